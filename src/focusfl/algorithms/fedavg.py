@@ -1,0 +1,36 @@
+"""FedAvg: one model for all (McMahan et al. 2017, arXiv 1602.05629).
+
+server  {"w": [1, ...]}
+agent   nothing
+upload  add {"theta": [1, ...], "n": []}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, mean_or_keep, scale
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """One model for all: the mean of the agents' models, weighted by their number of examples."""
+
+    name: ClassVar[str] = "FedAvg"
+    paper: ClassVar[str] = "McMahan et al. 2017, arXiv 1602.05629"
+
+    def start(self, networks: Networks) -> State:
+        return {"w": networks.copies(1)}
+
+    def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
+        theta = agent.sgd(server["w"])
+        return state, Upload(add={"theta": scale(theta, agent.n), "n": agent.n}, each={})
+
+    def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
+        return {"w": mean_or_keep(server["w"], add["theta"], add["n"].reshape(1))}
+
+    def predict(self, server: State, state: State, h: Predictor) -> Tensor:
+        return h(server["w"])[0]

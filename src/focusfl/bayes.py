@@ -1,0 +1,88 @@
+"""Each agent's best possible loss, min L_e of eq. 3: known exactly, or the loss of a surrogate.
+
+A surrogate is what one agent would learn who held all the data of its cluster: the same network, optimiser
+and number of steps, evaluated on each member's own test data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from focusfl import files
+from focusfl.algorithms.local import Local
+from focusfl.errors import InputError
+from focusfl.training import Round, Setup, run
+from focusfl.tree import take
+
+KINDS = ("auto", "exact", "true", "learned", "agent")
+Watch = Callable[[Round], None]
+
+
+class Bayes(NamedTuple):
+    """kind: exact | true | learned | agent: known, or a surrogate per true cluster, learned cluster or agent."""
+
+    loss: Tensor  # [E]
+    kind: str
+
+
+class Surrogates:
+    """Trains surrogates and keeps them by content: methods compared on the same data share one."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self._known: dict[str, Tensor] = {}
+
+    def best(
+        self,
+        setup: Setup,
+        kind: str = "auto",
+        learned: Tensor | None = None,
+        watch: Watch = lambda _: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Bayes:
+        """The best loss of each agent; `learned`, [E], are the clusters a method found.
+
+        auto: exact where known, else per true cluster where those are known, else per agent (the one choice
+        left that is the same for every method).
+        """
+        fed = setup.fed
+        if kind == "auto":
+            kind = "exact" if fed.bayes is not None else "true" if fed.clusters is not None else "agent"
+        if kind not in KINDS:
+            raise InputError(f"bayes = {kind!r}: expected one of {', '.join(KINDS)}")
+        if kind == "exact":
+            if fed.bayes is None:
+                raise InputError(f"bayes = 'exact', but the best loss on {fed.name!r} is not known; use 'auto'")
+            return Bayes(fed.bayes, kind)
+        groups = {"true": fed.clusters, "learned": learned, "agent": torch.arange(fed.E)}[kind]
+        if groups is None:
+            raise InputError(f"bayes = {kind!r}, but the {kind} clusters are not known; use 'agent'")
+        return Bayes(self._surrogate(setup, groups, watch, stop), kind)
+
+    def _surrogate(self, setup: Setup, groups: Tensor, watch: Watch, stop: Callable[[], bool]) -> Tensor:
+        groups = torch.unique(groups, return_inverse=True)[1]
+        alone = replace(setup, algorithm=Local(), fraction=1.0)
+        key = hashlib.sha256(f"{alone.fingerprint}{groups.tolist()}".encode()).hexdigest()[:24]
+        if key not in self._known:
+            path = self.folder / f"{key}.json" if self.folder is not None else None
+            if path is not None and path.exists():
+                self._known[key] = torch.tensor(files.read_json(path)["loss"])
+            else:
+                self._known[key] = self._train(alone, groups, watch, stop)
+                if path is not None:
+                    row = {"clusters": groups.tolist(), "loss": self._known[key].tolist()}
+                    files.write_json(files.make_folder(path.parent) / path.name, row)
+        return self._known[key]
+
+    def _train(self, alone: Setup, groups: Tensor, watch: Watch, stop: Callable[[], bool]) -> Tensor:
+        pooled = replace(alone, fed=alone.fed.pool(groups))
+        for done in run(pooled, eval_every=0, stop=stop):
+            watch(done)
+        return alone.runner.evaluate(Local(), done.server, take(done.states, groups)).loss

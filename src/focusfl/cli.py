@@ -1,0 +1,169 @@
+"""focusfl on the command line. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from focusfl.errors import Diverged, InputError, Interrupted
+
+if TYPE_CHECKING:
+    from focusfl.experiments import Experiment
+
+app = typer.Typer(
+    help="Fair federated learning on heterogeneous data: FOCUS, FAA, and the methods they are compared with.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Set = Annotated[list[str], typer.Option("--set", help="Change an option: focus.M=2, train.lr=0.05, data.r=0.1")]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for the results. Default: one under runs/")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with an unfinished experiment in that folder")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what that folder holds")]
+Json = Annotated[bool, typer.Option("--json", help="Print results.json instead of tables")]
+
+
+@app.command()
+def run(
+    experiment: Annotated[str, typer.Argument(help="Name (see: focusfl list experiments) or a TOML file")],
+    set_: Set = [],  # noqa: B006
+    out: Out = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Run an experiment described in TOML."""
+    from focusfl import experiments
+
+    chosen = experiments.load(experiments.find(experiment), set_)
+    _execute(chosen, out or Path("runs") / chosen.name, resume, overwrite, json)
+
+
+@app.command()
+def compare(
+    data: Annotated[str, typer.Option(help="See: focusfl list data")] = "rotated-digits",
+    algorithms: Annotated[
+        str, typer.Option(help="Names with commas; see: focusfl list algorithms")
+    ] = "focus,fedavg",
+    seeds: Annotated[str, typer.Option(help="Numbers with commas")] = "0,1,2",
+    rounds: Annotated[int | None, typer.Option(help="T; by default what suits the data")] = None,
+    engine: Annotated[str, typer.Option(help="auto, serial or vectorised")] = "auto",
+    set_: Set = [],  # noqa: B006
+    out: Out = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Compare methods on one data set; writes DIR/results.json."""
+    from focusfl.experiments import Experiment, apply
+
+    names = [name.strip() for name in algorithms.split(",") if name.strip()]
+    raw: dict[str, Any] = {
+        "data": {"name": data},
+        "algorithms": names,
+        "seeds": _numbers(seeds),
+        "engine": engine,
+    }
+    raw |= {} if rounds is None else {"rounds": rounds}
+    chosen = Experiment.parse(apply(raw, set_))
+    _execute(chosen, out or Path("runs") / f"{data}-{_short(chosen)}", resume, overwrite, json)
+
+
+@app.command("list")
+def list_(what: Annotated[str, typer.Argument(help="algorithms, data or experiments")]) -> None:
+    """What there is: algorithms, data, experiments."""
+    from rich.console import Console
+
+    from focusfl.report import catalogue
+
+    tables = {
+        "algorithms": catalogue.algorithms,
+        "data": catalogue.data,
+        "experiments": catalogue.experiments,
+    }
+    if what not in tables:
+        raise InputError(f"list {what}: expected one of {', '.join(tables)}")
+    Console().print(tables[what]())
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, typer.Option("--version", help="Print the version")] = False) -> None:
+    if show:
+        from focusfl import __version__
+
+        print(f"focusfl {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Exit codes: 0 done, 2 wrong input, 130 interrupted, 1 anything else."""
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except InputError as error:
+        _fail(2, f"error: {' '.join(str(error).split())}")
+    except Diverged as error:
+        _fail(1, f"error: {error}")
+    except Interrupted as error:
+        _fail(130, str(error))
+    except (KeyboardInterrupt, click.Abort):
+        _fail(130, "interrupted")
+    except OSError as error:
+        _fail(1, f"error: {error}. What was written before is whole; --resume goes on from there")
+
+
+def _execute(experiment: Experiment, out: Path, resume: bool, overwrite: bool, as_json: bool) -> None:
+    import json
+
+    from rich.console import Console
+
+    from focusfl.comparing import compare
+    from focusfl.report.tables import show
+
+    try:
+        rows = compare(experiment, out, resume, overwrite, note=_note)
+    except Interrupted as stopped:
+        words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
+        again = " ".join(_quote(word) for word in ["focusfl", *words, "--resume"])
+        raise Interrupted(f"{stopped}; nothing is lost. To go on: {again}") from stopped
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    show(rows, Console())
+    print(f"Results: {out / 'results.json'}")
+
+
+def _quote(word: str) -> str:
+    import shlex
+
+    return shlex.quote(word)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise InputError(f"--seeds {text}: expected whole numbers with commas, for instance 0,1,2") from error
+
+
+def _short(experiment: Experiment) -> str:
+    import hashlib
+
+    return hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()[:8]
+
+
+def _note(line: str) -> None:
+    print(f"note: {line}", file=sys.stderr)
+
+
+def _fail(code: int, line: str) -> None:
+    print(line, file=sys.stderr)
+    sys.exit(code)

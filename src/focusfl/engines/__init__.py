@@ -1,0 +1,29 @@
+"""Engines run an algorithm's `local` over the agents. Same rows, same order, same numbers on each."""
+
+from __future__ import annotations
+
+from focusfl.data.federation import Federation
+from focusfl.engines.base import Engine, Scores
+from focusfl.engines.serial import Serial
+from focusfl.engines.vectorised import Vectorised
+from focusfl.errors import InputError, nearest
+from focusfl.task import Task
+from focusfl.train import Train
+
+ENGINES: dict[str, type[Engine]] = {"serial": Serial, "vectorised": Vectorised}
+SMALL = 2e7  # multiply-adds of one local step below which many agents at once are faster than one by one
+
+
+def choose(name: str, task: Task, fed: Federation, train: Train) -> type[Engine]:
+    """The engine of that name; `auto` picks vectorised for small plain networks, else serial."""
+    if name != "auto":
+        if name not in ENGINES:
+            raise InputError(f"engine = {name!r}: {nearest(name, [*ENGINES, 'auto'])}")
+        return ENGINES[name]
+    longest = int(fed.training.sizes.max())
+    rows = longest if train.batch is None else min(longest, train.batch)
+    work = rows * sum(p.numel() for p in task.network.parameters())
+    return Vectorised if task.plain and work < SMALL else Serial
+
+
+__all__ = ["ENGINES", "Engine", "Scores", "choose"]

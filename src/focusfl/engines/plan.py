@@ -1,0 +1,93 @@
+"""Which agents take part in a round, and which of their examples are in which local step.
+
+Both come from (seed, t) and (seed, t, e) alone, so every engine, and every node of a real network, draws the
+same rows without asking anyone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from focusfl.train import Train
+
+Ints = NDArray[np.int64]
+
+
+class Plan(NamedTuple):
+    """Rows of each local step of C agents, counted from the agent's own first row."""
+
+    rows: Ints  # [C, K, B]; beyond `size` any valid row
+    size: Ints  # [C, K] how many of the B rows count; 0: the agent has no such step
+
+    def step(self, c: int, k: int) -> Ints:
+        return self.rows[c, k, : self.size[c, k]]
+
+
+def cohort(seed: int, t: int, E: int, fraction: float) -> Ints:
+    """The agents of round t, ascending: a `fraction` of E, at least one."""
+    size = min(max(round(fraction * E), 1), E)
+    if size == E:
+        return np.arange(E)
+    return np.sort(np.argsort(_keys(seed, t, np.array([-1]), 0, E)[0], kind="stable")[:size])
+
+
+def draw(seed: int, t: int, e: int) -> int:
+    """One random number for agent e in round t: what its dropout starts from."""
+    return int(_keys(seed, t, np.array([e]), 0, 1)[0, 0] >> np.uint64(2))
+
+
+def full(train: Train, n: Ints) -> bool:
+    """Is every batch of these agents all of the agent's data?"""
+    return train.batch is None or train.batch >= int(n.max())
+
+
+def steps(train: Train, n: int) -> int:
+    """K of an agent with n examples."""
+    if train.epochs is None:
+        return train.steps
+    return train.epochs * (1 if train.batch is None else -(-n // train.batch))
+
+
+def batches(seed: int, t: int, agents: Ints, n: Ints, train: Train) -> Plan:
+    """Mini-batches of round t: shuffle, cut into batches (the last one may be short), shuffle again, ..."""
+    assert train.batch is not None
+    longest = int(n.max())
+    B = min(train.batch, longest)
+    per_epoch = -(-n // B)  # [C] batches an epoch
+    count = np.array([steps(train, int(size)) for size in n])  # [C] K of each agent
+    K = int(count.max())
+    epochs = int((-(-count // per_epoch)).max())
+    order = np.empty((len(agents), epochs, longest), dtype=np.int64)
+    beyond = np.arange(longest) >= n[:, None]  # [C, longest] no such example
+    for epoch in range(epochs):
+        keys = _keys(seed, t, agents, 1 + epoch, longest)
+        keys[beyond] = np.iinfo(np.uint64).max  # to the end of the order
+        order[:, epoch] = np.argsort(keys, axis=1, kind="stable")
+    k = np.arange(K)
+    first = (k % per_epoch[:, None]) * B  # [C, K] where the batch begins in its epoch
+    at = np.minimum(first[:, :, None] + np.arange(B), n[:, None, None] - 1)  # [C, K, B]
+    epoch_of = np.minimum(k // per_epoch[:, None], epochs - 1)
+    rows = order[np.arange(len(agents))[:, None, None], epoch_of[:, :, None], at]
+    size = np.where(k < count[:, None], np.minimum(n[:, None] - first, B), 0)
+    return Plan(rows, size)
+
+
+def _keys(seed: int, t: int, agents: Ints, stream: int, n: int) -> NDArray[np.uint64]:
+    """A 64-bit random number for each (agent, i), i < n: splitmix64 over (seed, t, stream, e, i)."""
+    with np.errstate(over="ignore"):
+        state = np.asarray(np.uint64(seed & 0xFFFFFFFFFFFFFFFF))
+        for part in (t, stream):
+            state = _splitmix(state) ^ np.uint64(part)
+        state = _splitmix(state)
+        lanes = _splitmix(state ^ agents.astype(np.uint64))  # [C]
+        return np.asarray(_splitmix(lanes[:, None] ^ _splitmix(np.arange(n, dtype=np.uint64))))
+
+
+def _splitmix(z: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
+    z = z + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)))

@@ -1,0 +1,129 @@
+"""Serial: agent after agent, model after model. Any network; skips what `only` rules out."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from focusfl.core import Algorithm, Data, Models, Predictor, Pull, State, Upload
+from focusfl.engines import plan
+from focusfl.engines.base import Engine, Scores, sgd_step
+from focusfl.task import Task, Weights
+from focusfl.train import Train
+from focusfl.tree import Total, put, take, tree_map
+
+EVAL_ROWS = 1000  # examples in one forward pass where no gradient is needed
+
+
+class Serial(Engine):
+    """One agent at a time."""
+
+    name: ClassVar[str] = "serial"
+
+    def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: plan.Ints) -> Upload:
+        total, rows = Total(), []
+        lr = self.train.lr_at(t, self.rounds)
+        for e in cohort.tolist():
+            agent = SerialAgent(self.task, self.fed.train(e), self.train, lr, self.seed, t, e)
+            state, upload = algorithm.local(server, take(states, e), agent)
+            put(states, e, state)
+            total.add(upload.add)
+            rows.append(upload.each)
+        each = tree_map(lambda *vs: torch.stack(vs), *rows)
+        return Upload(total.result(), each)
+
+    @torch.no_grad()
+    def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
+        loss, right = [], []
+        for e in range(self.fed.E):
+            x, y = self.fed.test(e)
+            p = algorithm.predict(server, take(states, e), predictor(self.task, x))
+            score = self.task.score(p, y)
+            loss.append(score.loss.mean())
+            right.append(score.right.mean())
+        return Scores(torch.stack(loss), None if self.task.classes is None else torch.stack(right))
+
+
+class SerialAgent:
+    """core.Agent for agent e in round t."""
+
+    def __init__(self, task: Task, data: Data, train: Train, lr: float, seed: int, t: int, e: int) -> None:
+        self.task, self.data, self.train, self.lr = task, data, train, lr
+        self.seed, self.t, self.e = seed, t, e
+        self.n = torch.tensor(float(len(data.y)))
+        self.full = plan.full(train, np.array([len(data.y)]))
+        self._passes: dict[int, tuple[Weights, Weights, Tensor]] = {}  # m: stack asked for, leaves, loss
+
+    def losses(self, w: Models) -> Tensor:
+        M = len(next(iter(w.values())))
+        if self.full and self.task.plain:  # keep the graph: it is also the first pass of `sgd`
+            self._passes = {m: self._forward(w, m) for m in range(M)}
+            return torch.stack([loss.detach() for _, _, loss in self._passes.values()])
+        with torch.no_grad():
+            return torch.stack([self._mean_loss(take(w, m)) for m in range(M)])
+
+    def sgd(self, w: Models, pull: Pull | None = None, only: Tensor | None = None) -> Models:
+        M = len(next(iter(w.values())))
+        kept = range(M) if only is None else only.nonzero().flatten().tolist()
+        theta = tree_map(lambda v: v.detach().clone(), w)
+        with torch.random.fork_rng(devices=[], enabled=not self.task.plain):  # dropout: from (seed, t, e) alone
+            if not self.task.plain:
+                torch.manual_seed(plan.draw(self.seed, self.t, self.e))
+            for m in kept:
+                put(theta, m, self._descend(w, m, pull))
+        self._passes = {}
+        return theta
+
+    def _descend(self, w: Models, m: int, pull: Pull | None) -> Weights:
+        """K local steps from w_m: eqs. 4-5."""
+        model = {k: v[m].detach().clone() for k, v in w.items()}
+        velocity: Weights = {}
+        for k, batch in enumerate(self._batches()):
+            if k == 0 and m in self._passes and self._passes[m][0] is w:
+                _, leaves, loss = self._passes.pop(m)
+            else:
+                leaves, loss = self._training_loss(model, batch)
+            grad = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+            if pull is not None:
+                grad = {p: g + pull.strength * (model[p] - pull.to[p][m]) for p, g in grad.items()}
+            sgd_step(model, grad, velocity, self.lr, self.train)
+        return model
+
+    def _batches(self) -> list[Data]:
+        n = len(self.data.y)
+        if self.full:
+            return [self.data] * plan.steps(self.train, n)
+        rows = plan.batches(self.seed, self.t, np.array([self.e]), np.array([n]), self.train)
+        chosen = [torch.from_numpy(rows.step(0, k)) for k in range(rows.size.shape[1])]
+        return [Data(self.data.x[r], self.data.y[r]) for r in chosen]
+
+    def _forward(self, w: Models, m: int) -> tuple[Weights, Weights, Tensor]:
+        leaves, loss = self._training_loss(take(w, m), self.data)
+        return w, leaves, loss
+
+    def _training_loss(self, model: Weights, batch: Data) -> tuple[Weights, Tensor]:
+        """The mean loss on a batch, with its graph, and the parameters it depends on."""
+        with torch.enable_grad():
+            leaves = {k: model[k].detach().requires_grad_() for k in self.task.parameters}
+            out = self.task.outputs({**model, **leaves}, batch.x, train=True)
+            return leaves, self.task.example_losses(out, batch.y).mean()
+
+    def _mean_loss(self, model: Weights) -> Tensor:
+        parts = zip(self.data.x.split(EVAL_ROWS), self.data.y.split(EVAL_ROWS), strict=True)
+        sums = [self.task.example_losses(self.task.outputs(model, x), y).sum() for x, y in parts]
+        return torch.stack(sums).sum() / self.n
+
+
+def predictor(task: Task, x: Tensor) -> Predictor:
+    """h of the examples x, model after model."""
+
+    def h(w: Models) -> Tensor:
+        def one(model: Weights) -> Tensor:
+            return torch.cat([task.predictions(task.outputs(model, part)) for part in x.split(EVAL_ROWS)])
+
+        return torch.stack([one(take(w, m)) for m in range(len(next(iter(w.values()))))])
+
+    return h

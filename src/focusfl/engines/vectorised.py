@@ -1,0 +1,189 @@
+"""Vectorised: `vmap` of the same `local` over many agents at once, in chunks. For many agents, small networks.
+
+`losses` and `sgd` are autograd Functions with a vmap rule of their own: inside the rule the tensors of all
+agents of the chunk are at hand, so only the (e, m) pairs that `only` keeps are trained, in one batch.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from focusfl.core import Algorithm, Models, Pull, State, Upload
+from focusfl.engines import plan
+from focusfl.engines.base import Engine, Scores, sgd_step
+from focusfl.engines.chunk import Chunk, chunk_size
+from focusfl.errors import InputError
+from focusfl.task import Task, Weights
+from focusfl.tree import Total, put, take, tree_map
+
+
+class Vectorised(Engine):
+    """All agents of a chunk at once."""
+
+    name: ClassVar[str] = "vectorised"
+
+    def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: plan.Ints) -> Upload:
+        refuse_moody(self.task)
+        total, rows = Total(), []
+        lr = self.train.lr_at(t, self.rounds)
+        for agents in np.array_split(cohort, -(-len(cohort) // self.size(server))):
+            chunk = Chunk.training(self.fed, agents, self.train, self.seed, t)
+
+            def one(state: State, slot: Tensor, n: Tensor, chunk: Chunk = chunk) -> tuple[State, Upload]:
+                return algorithm.local(server, state, VmapAgent(self.task, chunk, lr, self.train, slot, n))
+
+            index = torch.from_numpy(agents)
+            slots = torch.arange(len(agents))
+            state, upload = vmap(one)(take(states, index), slots, chunk.n.float())
+            put(states, index, state)
+            total.add(upload.add, stacked=True)
+            rows.append(upload.each)
+        return Upload(total.result(), tree_map(lambda *vs: torch.cat(vs), *rows))
+
+    @torch.no_grad()
+    def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
+        refuse_moody(self.task)
+        loss, right = [], []
+        E = self.fed.E
+        for agents in np.array_split(np.arange(E), -(-E // self.size(server))):
+            chunk = Chunk.testing(self.fed, agents)
+
+            def one(state: State, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+                def h(w: Models) -> Tensor:
+                    return vmap(lambda model: self.task.predictions(self.task.outputs(model, x)))(w)
+
+                score = self.task.score(algorithm.predict(server, state, h), y)
+                return (score.loss * mask).sum() / mask.sum(), (score.right * mask).sum() / mask.sum()
+
+            x, y, mask = chunk.everything()
+            a, b = vmap(one)(take(states, torch.from_numpy(agents)), x, y, mask)
+            loss.append(a)
+            right.append(b)
+        return Scores(torch.cat(loss), None if self.task.classes is None else torch.cat(right))
+
+    def size(self, server: State) -> int:
+        """How many agents at once, so that memory stays bounded."""
+        return chunk_size(self.task, self.fed, self.train, server)
+
+
+class VmapAgent:
+    """core.Agent inside vmap: `slot` is the agent's place in its chunk."""
+
+    def __init__(self, task: Task, chunk: Chunk, lr: float, train: Any, slot: Tensor, n: Tensor) -> None:
+        self.task, self.chunk, self.lr, self.train, self.slot, self.n = task, chunk, lr, train, slot, n
+
+    def losses(self, w: Models) -> Tensor:
+        out: Tensor = _Losses.apply(self, list(w), self.slot, *w.values())  # type: ignore[no-untyped-call]
+        return out
+
+    def sgd(self, w: Models, pull: Pull | None = None, only: Tensor | None = None) -> Models:
+        names, M = list(w), len(next(iter(w.values())))
+        only = torch.ones(M, dtype=torch.bool) if only is None else only
+        anchor = [] if pull is None else [torch.as_tensor(pull.strength), *(pull.to[k] for k in names)]
+        theta = _Sgd.apply(self, names, self.slot, only, *w.values(), *anchor)  # type: ignore[no-untyped-call]
+        return dict(zip(names, theta, strict=True))
+
+
+class _Losses(torch.autograd.Function):
+    """[C, M] mean training losses."""
+
+    @staticmethod
+    def forward(*_: Any) -> Any:
+        raise RuntimeError("only inside vmap")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, agent: VmapAgent, names: list[str], slot: Tensor, *w: Tensor) -> Any:
+        x, y, mask = agent.chunk.everything()
+        C, n = y.shape
+
+        def mean(out: Tensor) -> Tensor:  # [C, n, classes] -> [C]
+            return (agent.task.example_losses(out, y) * mask).sum(1) / mask.sum(1)
+
+        models = dict(zip(names, w, strict=True))
+        M = _spread(w[0], in_dims[3], C).shape[1]
+        with torch.no_grad():
+            if all(d is None for d in in_dims[3:]):  # broadcast models: one large product each
+                rows = x.flatten(0, 1)
+                each = [agent.task.outputs(take(models, m), rows).unflatten(0, (C, n)) for m in range(M)]
+            else:
+                own = {k: _spread(v, d, C) for (k, v), d in zip(models.items(), in_dims[3:], strict=True)}
+                each = [vmap(agent.task.outputs)(take(own, (slice(None), m)), x) for m in range(M)]
+            return torch.stack([mean(out) for out in each], 1), 0
+
+
+class _Sgd(torch.autograd.Function):
+    """K local steps for each pair (e, m) that `only` keeps."""
+
+    @staticmethod
+    def forward(*_: Any) -> Any:
+        raise RuntimeError("only inside vmap")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, agent: VmapAgent, names: list[str], slot: Tensor, only: Tensor, *rest: Tensor
+    ) -> Any:
+        C = info.batch_size
+        only, *own = [_spread(v, d, C) for v, d in zip((only, *rest), in_dims[3:], strict=True)]
+        w = dict(zip(names, own, strict=False))  # [C, M, ...]
+        e, m = only.nonzero(as_tuple=True)  # the pairs to train, [P] each
+        theta = {k: v.clone() for k, v in w.items()}
+        if len(e):
+            pairs = {k: v[e, m] for k, v in w.items()}  # [P, ...]
+            pull = None
+            if len(own) > len(names):
+                strength, anchor = own[len(names)][e], own[len(names) + 1 :]
+                to = {k: v[e, m] for k, v in zip(names, anchor, strict=True)}
+                pull = Pull(to, strength)
+            _descend(agent, pairs, e, pull)
+            for k in names:
+                theta[k][e, m] = pairs[k]
+        return tuple(theta.values()), (0,) * len(names)
+
+
+def _descend(agent: VmapAgent, model: Weights, e: Tensor, pull: Pull | None) -> None:
+    """K local steps, in place, on P models at once: model [P, ...] on the data of agents e [P]. Eqs. 4-5."""
+    task, parameters = agent.task, agent.task.parameters
+    velocity: Weights = {}
+    for x, y, mask in agent.chunk.steps(e):
+        size = mask.sum(1)  # [P] examples in this batch; 0: this agent has no such step
+        with torch.enable_grad():
+            leaves = {k: model[k].detach().requires_grad_() for k in parameters}
+            out = vmap(partial(task.outputs, train=True))({**model, **leaves}, x)
+            losses = (task.example_losses(out, y) * mask).sum(1) / size.clamp_min(1)
+            grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        grad = dict(zip(parameters, grads, strict=True))
+        if pull is not None:
+            grad = {k: g + _like(pull.strength, g) * (model[k] - pull.to[k]) for k, g in grad.items()}
+        idle = (size == 0).nonzero().flatten()
+        before = {k: model[k][idle] for k in parameters} if len(idle) else {}
+        sgd_step(model, grad, velocity, agent.lr, agent.train)
+        for k, v in before.items():
+            model[k][idle] = v
+
+
+def _spread(v: Tensor, axis: int | None, C: int) -> Tensor:
+    """With the agents' axis in front, whether or not v had one."""
+    return v.expand(C, *v.shape) if axis is None else v.movedim(axis, 0)
+
+
+def _like(v: Tensor | float, g: Tensor) -> Tensor:
+    v = torch.as_tensor(v)
+    return v.reshape(v.shape + (1,) * (g.dim() - v.dim()))
+
+
+def refuse_moody(task: Task) -> None:
+    """Batch norm, dropout and recurrent layers do not vmap."""
+    if task.moody:
+        raise InputError(f"engine = vectorised cannot run {task.moody[0]}: use engine = serial (or auto)")

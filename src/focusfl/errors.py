@@ -1,0 +1,40 @@
+"""What can go wrong, in words for the user."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """The user's input cannot be used; the message names the place and says what to do. Exit code 2."""
+
+
+class Diverged(RuntimeError):
+    """Training left the finite numbers. Exit code 1."""
+
+
+class Interrupted(Exception):
+    """Stopped on request, after a whole round and with a checkpoint. Exit code 130."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt name.
+
+    >>> nearest("fedavgg", ["focus", "fedavg"])
+    "did you mean 'fedavg'? Known: fedavg, focus"
+    >>> nearest("xyz", ["focus", "fedavg"])
+    'known: fedavg, focus'
+    """
+    names = sorted(known)
+    lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
+    listed = ", ".join(names)
+    return f"did you mean {lower[close[0]]!r}? Known: {listed}" if close else f"known: {listed}"
+
+
+def require(name: str, value: object, ok: bool, expected: str) -> None:
+    """Raise an InputError that names the option unless `ok`. Infinities and NaN are never ok."""
+    if not ok or (isinstance(value, float) and not math.isfinite(value)):
+        raise InputError(f"{name} = {value}: expected {expected}")

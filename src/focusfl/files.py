@@ -1,0 +1,64 @@
+"""Files that are either whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from focusfl.errors import InputError
+
+
+def write(path: Path, fill: Callable[[Path], Any]) -> None:
+    """`fill` a temporary file next to `path`, then rename it: a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        fill(temporary)
+        with temporary.open("rb") as handle:
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Parsed, or an InputError that names the file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not JSON ({error}); delete it or name another folder") from error
+
+
+@contextlib.contextmanager
+def readable_errors(what: Path) -> Iterator[None]:
+    """Turn the system's refusals into input errors that name the place."""
+    try:
+        yield
+    except (
+        PermissionError,
+        NotADirectoryError,
+        FileExistsError,
+        IsADirectoryError,
+        FileNotFoundError,
+    ) as error:
+        raise InputError(f"{what}: cannot be used: {error.strerror}") from error
+
+
+def make_folder(path: Path) -> Path:
+    """Create it and make sure that it can be written to."""
+    with readable_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+        write(path / "writable", lambda temporary: temporary.touch())
+        (path / "writable").unlink()
+    return path

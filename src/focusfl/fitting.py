@@ -1,0 +1,86 @@
+"""fit(): train one method on one federation, from Python."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from focusfl.bayes import Surrogates
+from focusfl.core import Algorithm
+from focusfl.data.federation import Federation
+from focusfl.progress import Bars
+from focusfl.result import Result, found_clusters
+from focusfl.train import Train
+from focusfl.training import Model, Setup, run
+
+_SHARED = Surrogates()  # in memory: methods compared in one session share their surrogates
+
+
+def fit(
+    algorithm: Algorithm,
+    fed: Federation,
+    *,
+    rounds: int | None = None,
+    model: Model | None = None,
+    train: Train | None = None,
+    seed: int = 0,
+    engine: str = "auto",
+    fraction: float = 1.0,
+    bayes: str = "auto",
+    progress: bool | None = None,
+) -> Result:
+    """Train, evaluate on every agent's test data, and measure fairness.
+
+    rounds, model, train  by default the data's own recipe. `model` is a function that makes a network
+                          (called under the seed) or a torch.nn.Module (its weights are the start)
+    engine                auto | serial | vectorised
+    fraction              of the agents that take part in each round
+    bayes                 best loss of each agent: auto | exact | true | learned | agent (see focusfl.bayes)
+    progress              bars on stderr; by default where stderr is a terminal
+    """
+    setup = Setup.of(algorithm, fed, rounds, model, train, seed, engine, fraction)
+    for line in notes(setup):
+        warnings.warn(line, stacklevel=2)
+    with Bars(progress) as bars:
+        return train_and_judge(setup, bars, _SHARED, bayes)
+
+
+def train_and_judge(
+    setup: Setup,
+    bars: Bars,
+    surrogates: Surrogates,
+    bayes: str = "auto",
+    folder: Path | None = None,
+    resume: bool = False,
+    eval_every: int = 0,
+    checkpoint_every: int = 10,
+    stop: Callable[[], bool] = lambda: False,
+) -> Result:
+    """The rounds, then the best losses, each with a bar."""
+    who = f"{setup.algorithm.name} seed {setup.seed}"
+    watch = bars.add(who, setup.rounds)
+    for last in run(setup, folder, resume, eval_every or setup.rounds, checkpoint_every, stop):
+        watch(last)
+    assert last.scores is not None
+    found = found_clusters(setup, last.server, last.states)
+    best = surrogates.best(setup, bayes, found, lazily(bars, f"best loss seed {setup.seed}", setup.rounds), stop)
+    return Result(setup, last.server, last.states, last.scores, best, last.seconds)
+
+
+def notes(setup: Setup) -> list[str]:
+    """What is allowed but may not be meant."""
+    M, E = getattr(setup.algorithm, "M", 1), setup.fed.E
+    return [f"M = {M} clusters for {E} agents: at least {M - E} will stay empty"] if M > E else []
+
+
+def lazily(bars: Bars, name: str, rounds: int) -> Callable[..., None]:
+    """A bar that appears with its first round: surrogates that are known already need none."""
+    made: list[Callable[..., None]] = []
+
+    def watch(done: object) -> None:
+        if not made:
+            made.append(bars.add(name, rounds))
+        made[0](done)
+
+    return watch

@@ -1,0 +1,72 @@
+"""How good and how fair: pure functions of what the E agents lost. Lower is better but for accuracy."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def excess_risk(loss: Tensor, bayes: Tensor) -> Tensor:
+    """E_e = L_e(theta_e) - min L_e: what agent e pays above the best its own data allows (eq. 3). [E]
+
+    The minimum is often a surrogate, so an excess risk can be negative; it is never clipped.
+
+    >>> excess_risk(torch.tensor([0.5, 1.0]), torch.tensor([0.25, 1.25]))
+    tensor([ 0.2500, -0.2500])
+    """
+    return loss - bayes
+
+
+def faa(excess: Tensor) -> float:
+    """FAA = max over pairs |E_e1 - E_e2| = max E_e - min E_e (eq. 2). 0 is perfectly fair.
+
+    >>> faa(torch.tensor([0.5, 0.125, 0.25]))
+    0.375
+    """
+    return (excess.max() - excess.min()).item()
+
+
+def agnostic_loss(loss: Tensor) -> float:
+    """max_e L_e: the worst agent's loss, over which AFL optimises.
+
+    >>> agnostic_loss(torch.tensor([0.25, 0.5]))
+    0.5
+    """
+    return loss.max().item()
+
+
+def worst_agent(loss: Tensor) -> int:
+    """argmax_e L_e, the first one on ties.
+
+    >>> worst_agent(torch.tensor([0.1, 0.9, 0.9]))
+    1
+    """
+    return int((loss == loss.max()).nonzero()[0])
+
+
+def average(values: Tensor) -> float:
+    """(1/E) sum_e: average loss or accuracy; every agent counts the same, however much data it has.
+
+    >>> average(torch.tensor([0.25, 0.75]))
+    0.5
+    """
+    return values.mean().item()
+
+
+def accuracy_parity(acc: Tensor) -> float:
+    """Standard deviation of the agents' accuracies: what q-FFL calls fairness. 0: all the same.
+
+    >>> accuracy_parity(torch.tensor([0.5, 1.0]))
+    0.25
+    """
+    return acc.std(correction=0).item()
+
+
+def adjusted_rand_index(found: Tensor, true: Tensor) -> float:
+    """Do two clusterings agree? 1: the same up to names; about 0: no better than chance.
+
+    >>> adjusted_rand_index(torch.tensor([2, 2, 0]), torch.tensor([0, 0, 1]))
+    1.0
+    """
+    from sklearn.metrics import adjusted_rand_score  # takes a second to import
+
+    return float(adjusted_rand_score(true.tolist(), found.tolist()))

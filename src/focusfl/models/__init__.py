@@ -1,0 +1,5 @@
+"""Networks, as functions that make one."""
+
+from focusfl.models.mlp import linear, mlp
+
+__all__ = ["linear", "mlp"]

@@ -1,0 +1,58 @@
+"""Bars on stderr: what runs, round, loss, time left. Silent where nobody watches a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from focusfl.metrics import average
+from focusfl.training import Round
+
+
+class Bars:
+    """One bar per run: `with Bars() as bars: watch = bars.add("FOCUS seed 0", 60)`."""
+
+    def __init__(self, show: bool | None = None) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[loss]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not (console.is_terminal if show is None else show),
+        )
+
+    def add(self, name: str, rounds: int) -> Callable[[Round], None]:
+        """A new bar; call what comes back after every round."""
+        task = self._progress.add_task(name, total=rounds, loss="loss   -   ")
+
+        def watch(done: Round) -> None:
+            self._progress.update(task, completed=done.t)
+            if done.scores is not None:
+                self._progress.update(task, loss=f"loss {average(done.scores.loss):.4f}")
+
+        return watch
+
+    def __enter__(self) -> Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._progress.stop()

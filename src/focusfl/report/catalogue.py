@@ -1,0 +1,40 @@
+"""What there is to choose from."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import tomllib
+
+from rich.table import Table
+
+from focusfl.algorithms import ALGORITHMS
+from focusfl.data import DATA
+from focusfl.experiments import catalogue
+
+
+def algorithms() -> Table:
+    table = Table("name", "what it does", "options and defaults", "paper")
+    for name, kind in ALGORITHMS.items():
+        fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+        options = ", ".join(f"{f.name}={f.default}" for f in fields) or "-"
+        table.add_row(name, _first_line(kind), options, kind.paper)
+    return table
+
+
+def data() -> Table:
+    table = Table("name", "what it is", "options and defaults")
+    for name, make in DATA.items():
+        table.add_row(name, _first_line(make), str(inspect.signature(make)).split(" -> ")[0][1:-1])
+    return table
+
+
+def experiments() -> Table:
+    table = Table("name", "what it shows", "file")
+    for name, path in catalogue().items():
+        table.add_row(name, tomllib.loads(path.read_text(encoding="utf-8")).get("description", ""), str(path))
+    return table
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").split("\n")[0]

@@ -1,0 +1,89 @@
+"""Results as tables in the terminal: methods, agents, clusters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import mean, pstdev
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+
+from focusfl.algorithms import ALGORITHMS
+
+Row = dict[str, Any]
+COLUMNS = {"avg_acc": "accuracy", "avg_loss": "loss", "faa": "FAA", "agnostic_loss": "agnostic loss"}
+
+
+def show(rows: list[Row], console: Console) -> None:
+    """All three."""
+    by_method: dict[str, list[Row]] = {}
+    for row in rows:
+        by_method.setdefault(ALGORITHMS[row["algorithm"]].name, []).append(row)
+    console.print(Group(methods(by_method), agents(by_method), clusters(by_method)))
+
+
+def methods(by_method: dict[str, list[Row]]) -> Table:
+    """Mean and spread over the seeds; the best mean of each column in bold."""
+    first = next(iter(by_method.values()))
+    columns = {k: v for k, v in COLUMNS.items() if first[0][k] is not None}
+    table = Table(title=f"{first[0]['data']}: mean ± standard deviation over {len(first)} seed(s)")
+    table.add_column("method")
+    for title in columns.values():
+        table.add_column(title, justify="right")
+    table.add_column("clusters right", justify="right")
+    table.add_column("seconds", justify="right")
+    means = {name: {k: mean(r[k] for r in rows) for k in columns} for name, rows in by_method.items()}
+    for name, rows in by_method.items():
+        cells = []
+        for k in columns:
+            pick = max if k == "avg_acc" else min
+            best = means[name][k] == pick(m[k] for m in means.values())
+            text = f"{means[name][k]:.4f} ± {pstdev(r[k] for r in rows):.4f}"
+            cells.append(f"[bold]{text}[/bold]" if best else text)
+        right = sum(r["ari"] == 1 for r in rows if r["ari"] is not None)
+        cells.append(f"{right} of {len(rows)}" if rows[0]["pi"] is not None and rows[0]["ari"] is not None else "-")
+        table.add_row(name, *cells, f"{mean(r['seconds'] for r in rows):.1f}")
+    return table
+
+
+def agents(by_method: dict[str, list[Row]], width: int = 16) -> Table:
+    """Each agent's excess risk, mean over the seeds, as a bar: the shorter and the more alike, the fairer."""
+    table = Table(title="Each agent's excess risk (mean over seeds; FAA is the largest gap)")
+    table.add_column("agent", justify="right")
+    table.add_column("true cluster", justify="right")
+    for name in by_method:
+        table.add_column(name)
+    risks = {
+        name: [mean(values) for values in zip(*(r["excess_risk"] for r in rows), strict=True)]
+        for name, rows in by_method.items()
+    }
+    longest = max((abs(v) for values in risks.values() for v in values), default=0) or 1
+    true = next(iter(by_method.values()))[0]["true_clusters"]
+    E = len(next(iter(risks.values())))
+    for e in range(E):
+        if E > 40 and 20 <= e < E - 20:  # the first and last will do
+            if e == 20:
+                table.add_row("...", "", *("" for _ in risks))
+            continue
+        cells = [f"{values[e]:+.4f} {'█' * round(width * abs(values[e]) / longest)}" for values in risks.values()]
+        table.add_row(str(e), "-" if true is None else str(true[e]), *cells)
+    return table
+
+
+def clusters(by_method: dict[str, list[Row]]) -> RenderableType:
+    """Learned clusters against the true ones: how many agents of each true cluster went where."""
+    table = Table(title="Learned clusters against the true ones")
+    for title in ("method", "seed", "true cluster → learned cluster x agents", "adjusted Rand index"):
+        table.add_column(title)
+    for name, rows in by_method.items():
+        for row in rows:
+            if row["pi"] is None or row["true_clusters"] is None:
+                continue
+            pairs = Counter(zip(row["true_clusters"], row["clusters"], strict=True))
+            parts = [
+                f"{c} → " + " + ".join(f"{m}x{n}" for (t, m), n in sorted(pairs.items()) if t == c)
+                for c in sorted(set(row["true_clusters"]))
+            ]
+            table.add_row(name, str(row["seed"]), "   ".join(parts), f"{row['ari']:.2f}")
+    return table if table.row_count else Group()

@@ -1,0 +1,173 @@
+"""Result: what a run gives: numbers per agent, predictions, labels for newcomers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from focusfl import metrics
+from focusfl.bayes import Bayes
+from focusfl.core import State
+from focusfl.data.check import as_data
+from focusfl.engines import Scores
+from focusfl.engines.serial import SerialAgent, predictor
+from focusfl.errors import InputError
+from focusfl.training import Setup, labels
+from focusfl.tree import take
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run. Per-agent tensors are [E]."""
+
+    setup: Setup
+    server: State
+    states: State
+    scores: Scores
+    best: Bayes
+    seconds: float
+
+    @property
+    def loss(self) -> Tensor:
+        return self.scores.loss
+
+    @property
+    def acc(self) -> Tensor | None:
+        return self.scores.acc
+
+    @property
+    def bayes(self) -> Tensor:
+        return self.best.loss
+
+    @property
+    def excess_risk(self) -> Tensor:
+        return metrics.excess_risk(self.loss, self.bayes)
+
+    @property
+    def faa(self) -> float:
+        return metrics.faa(self.excess_risk)
+
+    @property
+    def pi(self) -> Tensor | None:
+        """The soft labels, [E, M]; None where the method has none."""
+        return labels(self.setup.algorithm, self.server, self.states)
+
+    @property
+    def clusters(self) -> Tensor:
+        """Who shares a model with whom."""
+        return found_clusters(self.setup, self.server, self.states)
+
+    @property
+    def ari(self) -> float | None:
+        """Adjusted Rand index of the clusters found against the true ones."""
+        true = self.setup.fed.clusters
+        return None if true is None else metrics.adjusted_rand_index(self.clusters, true)
+
+    def predict(self, agent: int, x: Any) -> Tensor:
+        """Agent's prediction for x: class probabilities [n, C], or values [n] in regression."""
+        if not 0 <= agent < self.setup.fed.E:
+            raise InputError(f"agent = {agent}: there are agents 0 to {self.setup.fed.E - 1}")
+        return self._predict(take(self.states, agent), x)
+
+    def assign(self, x: Any, y: Any) -> Newcomer:
+        """An agent that was never trained with: one E step on its data; the server does not change."""
+        setup = self.setup
+        data = as_data("the newcomer", (x, y))
+        guest = SerialAgent(setup.task, data, setup.train, 0.0, setup.seed, 0, 0)
+        return Newcomer(self, setup.algorithm.assign(self.server, guest))
+
+    def _predict(self, state: State, x: Any) -> Tensor:
+        with torch.no_grad():
+            inputs = torch.as_tensor(x, dtype=torch.float32)
+            p = self.setup.algorithm.predict(self.server, state, predictor(self.setup.task, inputs))
+        return p.squeeze(-1) if self.setup.task.classes is None else p
+
+    def row(self) -> dict[str, Any]:
+        """The run as `results.json` has it."""
+        algorithm, fed, acc, pi, true = (
+            self.setup.algorithm,
+            self.setup.fed,
+            self.acc,
+            self.pi,
+            self.setup.fed.clusters,
+        )
+        return {
+            "algorithm": type(algorithm).__name__.lower(),
+            "params": asdict(algorithm),  # type: ignore[call-overload]
+            "data": fed.name,
+            "seed": self.setup.seed,
+            "rounds": self.setup.rounds,
+            "engine": self.setup.runner.name,
+            "avg_acc": None if acc is None else metrics.average(acc),
+            "avg_loss": metrics.average(self.loss),
+            "faa": self.faa,
+            "agnostic_loss": metrics.agnostic_loss(self.loss),
+            "accuracy_parity": None if acc is None else metrics.accuracy_parity(acc),
+            "worst_agent": metrics.worst_agent(self.loss),
+            "loss": self.loss.tolist(),
+            "acc": None if acc is None else acc.tolist(),
+            "excess_risk": self.excess_risk.tolist(),
+            "bayes": self.bayes.tolist(),
+            "bayes_kind": self.best.kind,
+            "pi": None if pi is None else pi.tolist(),
+            "clusters": self.clusters.tolist(),
+            "true_clusters": None if true is None else true.tolist(),
+            "ari": self.ari,
+            "train": asdict(self.setup.train),
+            "seconds": self.seconds,
+        }
+
+    def table(self) -> str:
+        """Per agent: loss, accuracy, excess risk, label; then the whole."""
+        pi, acc = self.pi, self.acc
+        head = ["agent", "examples", "loss"] + ["accuracy"] * (acc is not None)
+        head += ["excess risk", "cluster"] + ["label pi"] * (pi is not None)
+        sizes, clusters = self.setup.fed.training.sizes, self.clusters
+        rows = []
+        for e in range(len(self.loss)):
+            cells = [str(e), str(int(sizes[e])), f"{self.loss[e]:.4f}"]
+            cells += [] if acc is None else [f"{acc[e]:.3f}"]
+            cells += [f"{self.excess_risk[e]:+.4f}", str(int(clusters[e]))]
+            cells += [] if pi is None else [" ".join(f"{p:.2f}" for p in pi[e].tolist())]
+            rows.append(cells)
+        mean = f"mean loss {metrics.average(self.loss):.4f}"
+        mean += "" if acc is None else f", mean accuracy {metrics.average(acc):.3f}"
+        worst = f"agnostic loss {metrics.agnostic_loss(self.loss):.4f}"
+        return "\n".join([*_align([head, *rows]), f"FAA {self.faa:.4f}, {mean}, {worst}"])
+
+    def __repr__(self) -> str:
+        return f"Result({self.setup.algorithm}, {self.setup.fed.name}, faa={self.faa:.4f})"
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """An agent that joined after training."""
+
+    result: Result
+    state: State
+
+    @property
+    def pi(self) -> Tensor | None:
+        """Its one-shot label, [M]."""
+        return self.result.setup.algorithm.label(self.result.server, self.state)
+
+    def predict(self, x: Any) -> Tensor:
+        return self.result._predict(self.state, x)
+
+
+def found_clusters(setup: Setup, server: State, states: State) -> Tensor:
+    """[E]: argmax of the label; without labels all in one cluster, or each alone where models are personal."""
+    pi = labels(setup.algorithm, server, states)
+    if pi is not None:
+        return pi.argmax(1)
+    E = setup.fed.E
+    return torch.arange(E) if setup.algorithm.personal else torch.zeros(E, dtype=torch.long)
+
+
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]

@@ -1,0 +1,127 @@
+"""Task: a network and its loss as pure functions of the weights; and where first weights come from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from focusfl.core import Models
+from focusfl.errors import InputError
+
+Weights = dict[str, Tensor]  # ONE model: the M axis taken off
+
+# Layers whose output depends on weights and input alone, the same in train and eval mode, and that vmap.
+PLAIN = (
+    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Flatten, nn.Unflatten, nn.Identity, nn.LayerNorm),
+    *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.GroupNorm),
+)
+# Layers that keep statistics of the batch or draw random numbers: one agent at a time only.
+MOODY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.RNNBase)
+
+
+class Score(NamedTuple):
+    """Per example."""
+
+    loss: Tensor  # [n]
+    right: Tensor  # [n], 1 where the class is right; zeros in regression
+
+
+class Task:
+    """`classes` None: regression with squared error. Else classification with cross-entropy."""
+
+    def __init__(self, network: nn.Module, classes: int | None) -> None:
+        self.network = copy.deepcopy(network)
+        self.classes = classes
+        self.parameters = [k for k, p in network.named_parameters() if p.requires_grad]
+        layers = [m for m in network.modules() if not isinstance(m, nn.Sequential)]
+        self.plain = all(isinstance(m, PLAIN) for m in layers)
+        self.moody = [type(m).__name__ for m in layers if isinstance(m, MOODY)]
+
+    def outputs(self, w: Weights, x: Tensor, train: bool = False) -> Tensor:
+        """What the network with weights w says to x, [n, C]. In train mode batch statistics in w are updated."""
+        self.network.train(train)
+        counters = {k: b.clone() for k, b in self.network.named_buffers() if not b.is_floating_point()}
+        out: Tensor = functional_call(self.network, {**counters, **w}, (x,))
+        return out
+
+    def example_losses(self, out: Tensor, y: Tensor) -> Tensor:
+        """l(h(x), y) of each example: out [..., n, C], y [..., n] -> [..., n]."""
+        if self.classes is None:
+            return (out.squeeze(-1) - y).square()
+        return -torch.log_softmax(out, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+    def predictions(self, out: Tensor) -> Tensor:
+        """Probabilities when classifying; the outputs themselves in regression."""
+        return out if self.classes is None else torch.softmax(out, -1)
+
+    def score(self, p: Tensor, y: Tensor) -> Score:
+        """Judge predictions p [n, C]; eq. 7: the loss of a mixture is the loss of the mixed probabilities."""
+        if self.classes is None:
+            return Score((p.squeeze(-1) - y).square(), torch.zeros_like(y))
+        loss = -p.gather(-1, y.unsqueeze(-1)).squeeze(-1).clamp_min(1e-12).log()
+        return Score(loss, (p.argmax(-1) == y).to(p.dtype))
+
+    def check(self, x: Tensor) -> None:
+        """Does the network take such inputs and answer with one output per class?"""
+        try:
+            with torch.no_grad():
+                out = self.network.eval()(x[:1])
+        except Exception as error:
+            raise InputError(f"the model cannot take inputs of shape {list(x.shape[1:])}: {error}") from error
+        want = 1 if self.classes is None else self.classes
+        if tuple(out.shape) != (1, want):
+            what = "regression needs 1 output" if self.classes is None else f"the labels need {want} outputs"
+            raise InputError(f"the model answers one example with shape {list(out.shape)[1:]}: {what}")
+
+
+class Fresh:
+    """First weights (core.Networks). `model` is a function that makes a network, or a network as it is."""
+
+    def __init__(self, model: nn.Module | Callable[[], nn.Module], seed: int) -> None:
+        self.model, self.seed = model, seed
+
+    def network(self, m: int = 0) -> nn.Module:
+        """The m-th network drawn under this seed; the global random state is left alone."""
+        if isinstance(self.model, nn.Module):
+            return self.model
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_mix(self.seed, m))
+            return self.model()
+
+    def copies(self, M: int, noise: float = 0.0) -> Models:
+        network = self.network()
+        learnt = {k for k, p in network.named_parameters() if p.requires_grad}
+        rng = torch.Generator().manual_seed(_mix(self.seed, -1))
+        stack = {}
+        for k, v in _weights(network).items():
+            stack[k] = v.unsqueeze(0).repeat(M, *[1] * v.dim())
+            if noise and k in learnt:
+                draws = torch.randn(stack[k][1:].shape, generator=rng, dtype=v.dtype)
+                stack[k][1:] += noise * v.std(correction=0) * draws
+        return stack
+
+    def independent(self, M: int) -> Models:
+        if M > 1 and isinstance(self.model, nn.Module):
+            raise InputError(
+                "independent networks need a function that makes one, not a network: model=lambda: ..."
+            )
+        each = [_weights(self.network(m)) for m in range(M)]
+        return {k: torch.stack([w[k] for w in each]) for k in each[0]}
+
+
+def _weights(network: nn.Module) -> Weights:
+    """What travels: trained parameters and float statistics. Frozen parameters and counters stay put."""
+    kept = network.state_dict().keys()
+    learnt = {k: p for k, p in network.named_parameters() if p.requires_grad}
+    statistics = {k: b for k, b in network.named_buffers() if b.is_floating_point() and k in kept}
+    return {k: v.detach().clone() for k, v in {**learnt, **statistics}.items()}
+
+
+def _mix(seed: int, m: int) -> int:
+    return (seed * 1_000_003 + m + 1) % (1 << 62)

@@ -1,0 +1,170 @@
+"""run(): round after round, with history, checkpoints and resume."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from focusfl import checkpoint
+from focusfl.core import Algorithm, State
+from focusfl.data.federation import Federation
+from focusfl.engines import Engine, Scores, choose, plan
+from focusfl.errors import Diverged, InputError, Interrupted, require
+from focusfl.history import History
+from focusfl.task import Fresh, Task
+from focusfl.train import Train
+from focusfl.tree import flatten, repeat, take
+
+Model = nn.Module | Callable[[], nn.Module]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that decides the numbers of a run."""
+
+    algorithm: Algorithm
+    fed: Federation
+    model: Model
+    train: Train
+    rounds: int
+    seed: int = 0
+    engine: str = "auto"
+    fraction: float = 1.0  # of the agents that take part in a round
+
+    @staticmethod
+    def of(
+        algorithm: Algorithm,
+        fed: Federation,
+        rounds: int | None = None,
+        model: Model | None = None,
+        train: Train | None = None,
+        seed: int = 0,
+        engine: str = "auto",
+        fraction: float = 1.0,
+    ) -> Setup:
+        """With the data's own recipe for what is left out."""
+        model = model or fed.recipe.model
+        if model is None:
+            raise InputError(f"the data {fed.name!r} has no model of its own: pass model=, any torch.nn.Module")
+        rounds = fed.recipe.rounds if rounds is None else rounds
+        require("rounds", rounds, rounds >= 1, "1 or more")
+        require("seed", seed, seed >= 0, "0 or more")
+        require("fraction", fraction, 0 < fraction <= 1, "above 0 and at most 1")
+        setup = Setup(algorithm, fed, model, train or fed.recipe.train, rounds, seed, engine, fraction)
+        setup.task.check(fed.training.x)
+        return setup
+
+    @cached_property
+    def networks(self) -> Fresh:
+        return Fresh(self.model, self.seed)
+
+    @cached_property
+    def task(self) -> Task:
+        return Task(self.networks.network(), self.fed.classes)
+
+    @cached_property
+    def runner(self) -> Engine:
+        kind = choose(self.engine, self.task, self.fed, self.train)
+        return kind(self.task, self.fed, self.train, self.rounds, self.seed)
+
+    def start(self) -> tuple[State, State]:
+        """The server's and the agents' states before the first round."""
+        server = self.algorithm.start(self.networks)
+        return server, repeat(self.algorithm.enroll(server), self.fed.E)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of all of it; the first weights stand for the model."""
+        said: list[object] = [
+            repr(self.algorithm),
+            self.fed.fingerprint,
+            repr(self.train),
+            self.rounds,
+            self.seed,
+        ]
+        said += [self.runner.name, self.fraction, repr(self.task.network)]
+        digest = hashlib.sha256(json.dumps(said).encode())
+        for k, v in sorted(flatten(self.start()[0]).items()):
+            digest.update(k.encode() + v.contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Round:
+    """After t of T rounds. The next round overwrites `states`."""
+
+    t: int
+    server: State
+    states: State
+    scores: Scores | None  # None: not evaluated after this round
+    seconds: float  # of training since round 1, without evaluation
+
+
+def run(
+    setup: Setup,
+    folder: Path | None = None,
+    resume: bool = False,
+    eval_every: int = 1,
+    checkpoint_every: int = 10,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Round]:
+    """Train; yields after every round. With a folder: history.jsonl and a checkpoint every k rounds.
+
+    eval_every 0 evaluates never, else every so many rounds and after the last. When `stop()` turns true the
+    round is finished, a checkpoint written and Interrupted raised.
+    """
+    algorithm, engine = setup.algorithm, setup.runner
+    server, states = setup.start()
+    begun = 0
+    if folder is not None and resume and (folder / checkpoint.NAME).exists():
+        begun, server, states = checkpoint.load(folder, setup.fingerprint, server, states)
+    history = History(folder, begun) if folder is not None else None
+    seconds = history.seconds if history is not None else 0.0
+    for t in range(begun, setup.rounds):
+        clock = time.perf_counter()
+        cohort = plan.cohort(setup.seed, t, setup.fed.E, setup.fraction)
+        upload = engine.round(algorithm, server, states, t, cohort)
+        server = algorithm.aggregate(server, upload.add, upload.each, torch.from_numpy(cohort))
+        done, last = t + 1, t + 1 == setup.rounds
+        took = time.perf_counter() - clock
+        seconds += took
+        scores = None
+        if eval_every and (last or done % eval_every == 0):
+            scores = engine.evaluate(algorithm, server, states)
+        _check_finite(setup, done, server, scores)
+        if history is not None:
+            history.write(done, scores, labels(algorithm, server, states), took)
+        stopping = stop() and not last
+        if folder is not None and (last or stopping or done % checkpoint_every == 0):
+            checkpoint.save(folder, setup.fingerprint, done, server, states)
+        yield Round(done, server, states, scores, seconds)
+        if stopping:
+            raise Interrupted(f"stopped after round {done} of {setup.rounds}")
+    if begun == setup.rounds:  # resumed, and there was nothing left to do
+        scores = engine.evaluate(algorithm, server, states) if eval_every else None
+        yield Round(begun, server, states, scores, seconds)
+
+
+def labels(algorithm: Algorithm, server: State, states: State) -> Tensor | None:
+    """pi, [E, M], where the method has labels."""
+    if algorithm.label(server, take(states, 0)) is None:
+        return None
+    return vmap(lambda state: algorithm.label(server, state))(states)
+
+
+def _check_finite(setup: Setup, t: int, server: State, scores: Scores | None) -> None:
+    bad = [k for k, v in flatten(server).items() if not torch.isfinite(v).all()]
+    if scores is not None and not torch.isfinite(scores.loss).all():
+        bad.append(f"the loss of agent {int((~torch.isfinite(scores.loss)).nonzero()[0])}")
+    if bad:
+        advice = f"try a smaller learning rate than train.lr = {setup.train.lr}"
+        raise Diverged(f"training diverged in round {t} ({bad[0]} is not finite): {advice}")

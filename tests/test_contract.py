@@ -1,0 +1,197 @@
+"""Every algorithm on every engine: the same numbers, the same bits again, padding invisible, absence tolerated."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_ragged
+from torch import nn
+
+import focusfl as ff
+from focusfl.algorithms import ALGORITHMS
+from focusfl.engines import ENGINES, choose, chunk, plan
+from focusfl.errors import InputError
+from focusfl.task import Task
+from focusfl.training import Setup, run
+from focusfl.tree import flatten
+
+every_algorithm = pytest.mark.parametrize(
+    "algorithm", [kind() for kind in ALGORITHMS.values()], ids=list(ALGORITHMS)
+)
+every_engine = pytest.mark.parametrize("engine", list(ENGINES))
+TRAIN = ff.Train(lr=0.1, steps=5, batch=8, momentum=0.5, weight_decay=0.001)
+
+
+def final(algorithm, fed, rounds=20, train=TRAIN, **options):
+    *_, done = run(Setup.of(algorithm, fed, rounds, train=train, **options))
+    return flatten({"server": done.server, "agents": done.states, "loss": done.scores.loss})
+
+
+def largest_difference(a, b):
+    assert a.keys() == b.keys()
+    return max(((a[k] - b[k]).abs() / b[k].abs().clamp_min(1)).max().item() for k in a)
+
+
+@every_algorithm
+@pytest.mark.parametrize(
+    ("train", "rounds"),
+    [
+        (TRAIN, 20),
+        (ff.Train(lr=0.1, steps=5), 20),
+        (ff.Train(lr=0.1, epochs=2, batch=8, momentum=0.5), 20),
+        (ff.Train(epochs=1, batch=1), 5),  # up to 40 steps a round
+    ],
+    ids=["mini-batches", "full batch", "epochs of different length", "single examples"],
+)
+def test_serial_and_vectorised_agree_on_ragged_agents(algorithm, train, rounds, ragged):
+    a, b = (final(algorithm, ragged, rounds, train, engine=engine) for engine in ENGINES)
+    assert largest_difference(a, b) < 1e-5
+
+
+@every_algorithm
+@every_engine
+def test_a_rerun_is_the_same_to_the_bit(algorithm, engine, ragged):
+    a, b = (final(algorithm, ragged, rounds=5, engine=engine) for _ in range(2))
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+@every_algorithm
+@every_engine
+def test_the_seed_matters(algorithm, engine, ragged):
+    a, b = (final(algorithm, ragged, rounds=2, engine=engine, seed=seed) for seed in (0, 1))
+    assert largest_difference(a, b) > 1e-3
+
+
+@every_algorithm
+def test_garbage_under_the_padding_changes_nothing(algorithm, ragged, monkeypatch):
+    a = final(algorithm, ragged, rounds=3, engine="vectorised")
+    gather, draw = chunk.Chunk._gather, plan.batches
+
+    def dirty(self, rows, size, e=None):
+        x, y, mask = gather(self, rows, size, e)
+        padding = mask == 0
+        assert padding.any()
+        return torch.where(padding[..., None], 1e6, x), torch.where(padding, 1, y), mask
+
+    def dirty_rows(*arguments):
+        made = draw(*arguments)
+        beyond = np.arange(made.rows.shape[2]) >= made.size[:, :, None]
+        return made._replace(rows=np.where(beyond, 0, made.rows))
+
+    monkeypatch.setattr(chunk.Chunk, "_gather", dirty)
+    monkeypatch.setattr(plan, "batches", dirty_rows)
+    b = final(algorithm, ragged, rounds=3, engine="vectorised")
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+@every_algorithm
+def test_chunks_change_nothing_but_rounding(algorithm, ragged, monkeypatch):
+    whole = final(algorithm, ragged, rounds=5, engine="vectorised")
+    monkeypatch.setattr(chunk, "BUDGET", 1)  # one agent at a time
+    assert largest_difference(whole, final(algorithm, ragged, rounds=5, engine="vectorised")) < 1e-5
+
+
+@every_algorithm
+@every_engine
+def test_the_order_of_the_agents_changes_nothing_but_rounding(algorithm, engine):
+    order = [3, 0, 4, 2, 1]
+    fed = make_ragged()
+    pairs, tests = ([(d.x, d.y) for d in (get(e) for e in order)] for get in (fed.train, fed.test))
+    turned = ff.Federation.from_agents(pairs, test=tests, model=fed.recipe.model)
+    full = ff.Train(lr=0.1, steps=3)  # full batch: rows do not depend on an agent's number
+    a, b = (final(algorithm, f, rounds=5, train=full, engine=engine) for f in (fed, turned))
+    a = {k: v[order] if k.startswith(("agents", "loss")) else v for k, v in a.items()}
+    assert largest_difference(a, b) < 1e-5
+
+
+@every_algorithm
+@every_engine
+def test_agents_left_out_of_a_round_keep_their_state(algorithm, engine, ragged):
+    setup = Setup.of(algorithm, ragged, 3, train=TRAIN, engine=engine, fraction=0.4)
+    _, before = setup.start()
+    rounds = run(setup)
+    for t in range(3):
+        cohort = plan.cohort(0, t, 5, 0.4).tolist()
+        assert len(cohort) == 2
+        after = {k: v.clone() for k, v in flatten(next(rounds).states).items()}
+        for k, v in flatten(before).items():
+            changed = [e for e in range(5) if not torch.equal(v[e], after[k][e])]
+            assert changed == cohort
+        before = after
+
+
+@every_engine
+def test_focus_costs_no_training_for_pruned_pairs(engine, monkeypatch):
+    """Settled labels: every agent trains one model of three."""
+    ragged = make_ragged(sizes=(23, 9, 40, 12, 31))
+    trained = []
+    outputs = Task.outputs
+
+    def counted(self, w, x, train=False):
+        trained.append(train)
+        return outputs(self, w, x, train)
+
+    setup = Setup.of(ff.Focus(M=3), ragged, 1, train=TRAIN, engine=engine)
+    server, states = setup.start()
+    states["log_pi"][:] = torch.tensor([0.0, -50.0, -50.0])
+    monkeypatch.setattr(Task, "outputs", counted)
+    before = {k: v.clone() for k, v in server["w"].items()}
+    upload = setup.runner.round(setup.algorithm, server, states, 0, np.arange(5))
+    after = setup.algorithm.aggregate(server, upload.add, upload.each, torch.arange(5))["w"]
+    assert all(torch.allclose(after[k][1:], before[k][1:], atol=1e-6) for k in before)
+    assert not torch.allclose(after["1.weight"][0], before["1.weight"][0], atol=1e-3)
+    per_agent = TRAIN.steps * (5 if engine == "serial" else 1)
+    assert sum(trained) == per_agent
+
+
+def test_the_e_step_is_the_first_forward_pass_of_the_m_step(ragged, monkeypatch):
+    """Full batch, serial: M + M (K - 1) passes per agent, not M + M K; same numbers as without the fusion."""
+    passes = []
+    outputs = Task.outputs
+    monkeypatch.setattr(Task, "outputs", lambda *a, **k: passes.append(1) or outputs(*a, **k))
+    setup = Setup.of(ff.Focus(M=2), ragged, 1, train=ff.Train(steps=4), engine="serial")
+    server, states = setup.start()
+    fused = setup.runner.round(setup.algorithm, server, states, 0, np.arange(5))
+    assert len(passes) == 5 * (2 + 2 * 3)
+    monkeypatch.setattr(setup.task, "plain", False)
+    server, states = setup.start()
+    apart = setup.runner.round(setup.algorithm, server, states, 0, np.arange(5))
+    assert largest_difference(flatten(fused.add), flatten(apart.add)) < 1e-6
+
+
+class WithBatchNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def test_any_module_runs_serially_and_batch_statistics_are_averaged(ragged):
+    setup = Setup.of(ff.FedAvg(), ragged, 2, model=WithBatchNorm, train=ff.Train(steps=2))
+    assert setup.runner.name == "serial"
+    a, b = (final(ff.FedAvg(), ragged, rounds=2, model=WithBatchNorm, train=ff.Train(steps=2)) for _ in range(2))
+    assert all(torch.equal(a[k], b[k]) for k in a)  # dropout too comes from (seed, t, e)
+    assert "server/w/layers.1.running_mean" in a and "server/w/layers.1.num_batches_tracked" not in a
+    assert a["server/w/layers.1.running_mean"].abs().max() > 0
+
+    one = Setup.of(ff.FedAvg(), ragged, 1, model=WithBatchNorm, train=ff.Train(lr=1e-9, steps=1))
+    server = next(iter(run(one))).server
+    first = one.networks.network()
+    hidden = [first.layers[0](ragged.train(e).x).mean(0).detach() for e in range(5)]
+    n = ragged.training.sizes.float()
+    expected = 0.1 * sum(w * h for w, h in zip(n, hidden, strict=True)) / n.sum()  # momentum 0.1 from 0
+    assert torch.allclose(server["w"]["layers.1.running_mean"][0], expected, atol=1e-5)
+
+
+def test_vectorised_refuses_batch_norm_and_says_what_to_do(ragged):
+    with pytest.raises(InputError, match="serial"):
+        ff.fit(ff.FedAvg(), ragged, model=WithBatchNorm, rounds=1, engine="vectorised")
+
+
+def test_auto_takes_vectorised_for_small_networks_and_serial_for_large(ragged):
+    small, large = Task(ff.models.mlp(6, 8, 3), 3), Task(ff.models.mlp(6, 4000, 4000, 3), 3)
+    assert choose("auto", small, ragged, ff.Train()).name == "vectorised"
+    assert choose("auto", large, ragged, ff.Train()).name == "serial"
+    with pytest.raises(InputError, match="vectorised"):
+        choose("vectorized", small, ragged, ff.Train())
