@@ -10,7 +10,8 @@ def excess_risk(loss: Tensor, bayes: Tensor) -> Tensor:
 
     The minimum is often a surrogate, so an excess risk can be negative; it is never clipped.
 
-    >>> excess_risk(torch.tensor([0.5, 1.0]), torch.tensor([0.25, 1.25]))
+    >>> from torch import tensor
+    >>> excess_risk(tensor([0.5, 1.0]), tensor([0.25, 1.25]))
     tensor([ 0.2500, -0.2500])
     """
     return loss - bayes
@@ -19,7 +20,8 @@ def excess_risk(loss: Tensor, bayes: Tensor) -> Tensor:
 def faa(excess: Tensor) -> float:
     """FAA = max over pairs |E_e1 - E_e2| = max E_e - min E_e (eq. 2). 0 is perfectly fair.
 
-    >>> faa(torch.tensor([0.5, 0.125, 0.25]))
+    >>> from torch import tensor
+    >>> faa(tensor([0.5, 0.125, 0.25]))
     0.375
     """
     return (excess.max() - excess.min()).item()
@@ -28,7 +30,8 @@ def faa(excess: Tensor) -> float:
 def agnostic_loss(loss: Tensor) -> float:
     """max_e L_e: the worst agent's loss, over which AFL optimises.
 
-    >>> agnostic_loss(torch.tensor([0.25, 0.5]))
+    >>> from torch import tensor
+    >>> agnostic_loss(tensor([0.25, 0.5]))
     0.5
     """
     return loss.max().item()
@@ -37,7 +40,8 @@ def agnostic_loss(loss: Tensor) -> float:
 def worst_agent(loss: Tensor) -> int:
     """argmax_e L_e, the first one on ties.
 
-    >>> worst_agent(torch.tensor([0.1, 0.9, 0.9]))
+    >>> from torch import tensor
+    >>> worst_agent(tensor([0.1, 0.9, 0.9]))
     1
     """
     return int((loss == loss.max()).nonzero()[0])
@@ -46,7 +50,8 @@ def worst_agent(loss: Tensor) -> int:
 def average(values: Tensor) -> float:
     """(1/E) sum_e: average loss or accuracy; every agent counts the same, however much data it has.
 
-    >>> average(torch.tensor([0.25, 0.75]))
+    >>> from torch import tensor
+    >>> average(tensor([0.25, 0.75]))
     0.5
     """
     return values.mean().item()
@@ -55,7 +60,8 @@ def average(values: Tensor) -> float:
 def accuracy_parity(acc: Tensor) -> float:
     """Standard deviation of the agents' accuracies: what q-FFL calls fairness. 0: all the same.
 
-    >>> accuracy_parity(torch.tensor([0.5, 1.0]))
+    >>> from torch import tensor
+    >>> accuracy_parity(tensor([0.5, 1.0]))
     0.25
     """
     return acc.std(correction=0).item()
@@ -64,7 +70,8 @@ def accuracy_parity(acc: Tensor) -> float:
 def adjusted_rand_index(found: Tensor, true: Tensor) -> float:
     """Do two clusterings agree? 1: the same up to names; about 0: no better than chance.
 
-    >>> adjusted_rand_index(torch.tensor([2, 2, 0]), torch.tensor([0, 0, 1]))
+    >>> from torch import tensor
+    >>> adjusted_rand_index(tensor([2, 2, 0]), tensor([0, 0, 1]))
     1.0
     """
     from sklearn.metrics import adjusted_rand_score  # takes a second to import

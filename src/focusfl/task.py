@@ -39,14 +39,16 @@ class Task:
         self.network = copy.deepcopy(network)
         self.classes = classes
         self.parameters = [k for k, p in network.named_parameters() if p.requires_grad]
+        self.counters = {k: b for k, b in self.network.named_buffers() if not b.is_floating_point()}
         layers = [m for m in network.modules() if not isinstance(m, nn.Sequential)]
         self.plain = all(isinstance(m, PLAIN) for m in layers)
         self.moody = [type(m).__name__ for m in layers if isinstance(m, MOODY)]
 
     def outputs(self, w: Weights, x: Tensor, train: bool = False) -> Tensor:
         """What the network with weights w says to x, [n, C]. In train mode batch statistics in w are updated."""
-        self.network.train(train)
-        counters = {k: b.clone() for k, b in self.network.named_buffers() if not b.is_floating_point()}
+        if self.network.training != train:
+            self.network.train(train)
+        counters = {k: b.clone() for k, b in self.counters.items()}
         out: Tensor = functional_call(self.network, {**counters, **w}, (x,))
         return out
 

@@ -70,5 +70,5 @@ def synthetic(
         classes=None,
         clusters=torch.tensor(clusters),
         bayes=torch.tensor(sigmas).square(),
-        recipe=Recipe(model=partial(linear, d), train=Train(lr=0.05, steps=10), rounds=100),
+        recipe=Recipe(model=partial(linear, d), train=Train(lr=0.05, steps=10), rounds=200),
     )
