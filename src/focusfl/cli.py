@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
 from focusfl.errors import Diverged, InputError, Interrupted
@@ -104,18 +103,13 @@ def version(show: Annotated[bool, typer.Option("--version", help="Print the vers
 def main() -> None:
     """Exit codes: 0 done, 2 wrong input, 130 interrupted, 1 anything else."""
     try:
-        sys.exit(app(standalone_mode=False) or 0)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        app()
     except InputError as error:
         _fail(2, f"error: {' '.join(str(error).split())}")
     except Diverged as error:
         _fail(1, f"error: {error}")
     except Interrupted as error:
         _fail(130, str(error))
-    except (KeyboardInterrupt, click.Abort):
-        _fail(130, "interrupted")
     except OSError as error:
         _fail(1, f"error: {error}. What was written before is whole; --resume goes on from there")
 
@@ -134,6 +128,8 @@ def _execute(experiment: Experiment, out: Path, resume: bool, overwrite: bool, a
         words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
         again = " ".join(_quote(word) for word in ["focusfl", *words, "--resume"])
         raise Interrupted(f"{stopped}; nothing is lost. To go on: {again}") from stopped
+    except KeyboardInterrupt as stopped:  # the second Ctrl-C
+        raise Interrupted("stopped at once; --resume goes on from the last checkpoint") from stopped
     if as_json:
         print(json.dumps(rows, indent=1))
         return
