@@ -6,6 +6,7 @@ from collections import Counter
 from statistics import mean, pstdev
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
@@ -27,29 +28,29 @@ def methods(by_method: dict[str, list[Row]]) -> Table:
     """Mean and spread over the seeds; the best mean of each column in bold."""
     first = next(iter(by_method.values()))
     columns = {k: v for k, v in COLUMNS.items() if first[0][k] is not None}
-    table = Table(title=f"{first[0]['data']}: mean ± standard deviation over {len(first)} seed(s)")
+    table = Table(title=f"{first[0]['data']}: mean±standard deviation over {len(first)} seed(s)", box=SIMPLE_HEAD)
     table.add_column("method")
     for title in columns.values():
         table.add_column(title, justify="right")
     table.add_column("clusters right", justify="right")
-    table.add_column("seconds", justify="right")
     means = {name: {k: mean(r[k] for r in rows) for k in columns} for name, rows in by_method.items()}
     for name, rows in by_method.items():
         cells = []
         for k in columns:
             pick = max if k == "avg_acc" else min
             best = means[name][k] == pick(m[k] for m in means.values())
-            text = f"{means[name][k]:.4f} ± {pstdev(r[k] for r in rows):.4f}"
+            digits = 3 if k == "avg_acc" else 4
+            text = f"{means[name][k]:.{digits}f}±{pstdev(r[k] for r in rows):.1g}"
             cells.append(f"[bold]{text}[/bold]" if best else text)
         right = sum(r["ari"] == 1 for r in rows if r["ari"] is not None)
         cells.append(f"{right} of {len(rows)}" if rows[0]["pi"] is not None and rows[0]["ari"] is not None else "-")
-        table.add_row(name, *cells, f"{mean(r['seconds'] for r in rows):.1f}")
+        table.add_row(name, *cells)
     return table
 
 
 def agents(by_method: dict[str, list[Row]], width: int = 16) -> Table:
     """Each agent's excess risk, mean over the seeds, as a bar: the shorter and the more alike, the fairer."""
-    table = Table(title="Each agent's excess risk (mean over seeds; FAA is the largest gap)")
+    table = Table(title="Each agent's excess risk, mean over the seeds", box=SIMPLE_HEAD)
     table.add_column("agent", justify="right")
     table.add_column("true cluster", justify="right")
     for name in by_method:
@@ -73,8 +74,8 @@ def agents(by_method: dict[str, list[Row]], width: int = 16) -> Table:
 
 def clusters(by_method: dict[str, list[Row]]) -> RenderableType:
     """Learned clusters against the true ones: how many agents of each true cluster went where."""
-    table = Table(title="Learned clusters against the true ones")
-    for title in ("method", "seed", "true cluster → learned cluster x agents", "adjusted Rand index"):
+    table = Table(title="Learned clusters against the true ones (c → m x how many agents)", box=SIMPLE_HEAD)
+    for title in ("method", "seed", "true → learned", "adjusted Rand index"):
         table.add_column(title)
     for name, rows in by_method.items():
         for row in rows:
