@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
+from data_helpers import ENV
 from hypothesis import settings
 
 import focusfl as ff
 from focusfl.models import mlp
 
 torch.set_num_threads(1)
+os.environ.update(ENV)  # one cache of real data for all tests and the processes they start
 settings.register_profile("focusfl", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("focusfl")
 

@@ -1,6 +1,7 @@
 """FOCUS, FedAvg and Local: facts from their definitions."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -143,6 +144,15 @@ def test_tied_start_is_one_network_with_small_noise(ragged):
     assert (independent["1.weight"][1] - independent["1.weight"][0]).std() > 0.1
 
 
+def test_tied_copies_differ_even_where_all_tensors_are_constant():
+    agents = [([[1.0], [2.0]], [s, 2 * s]) for s in (1.0, 1.0, -1.0)]
+    network = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(network.weight)
+    fed = ff.Federation.from_agents(agents, test=agents, clusters=[0, 0, 1])
+    result = ff.fit(ff.Focus(M=2), fed, model=network, rounds=150, train=ff.Train(lr=0.05))
+    assert result.ari == 1
+
+
 def test_same_seed_same_weights_and_the_global_random_state_is_left_alone(ragged):
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -191,16 +201,24 @@ def test_fedavg_uploads_sums_only(ragged):
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
-def test_local_is_torch_sgd_run_on_that_agent(ragged, engine):
-    train = ff.Train(lr=0.05, steps=3, momentum=0.9, weight_decay=0.01)
-    done = last_round(ff.Local(), ragged, 4, train=train, engine=engine)
+@pytest.mark.parametrize(
+    ("train", "optimiser"),
+    [
+        ({"momentum": 0.9}, partial(torch.optim.SGD, momentum=0.9)),
+        ({"optimiser": "adamw"}, torch.optim.AdamW),
+    ],
+    ids=["sgd", "adamw"],
+)
+def test_local_is_torchs_own_optimiser_run_on_that_agent(ragged, engine, train, optimiser):
+    options = ff.Train(lr=0.05, steps=3, weight_decay=0.01, **train)
+    done = last_round(ff.Local(), ragged, 4, train=options, engine=engine)
     network = Setup.of(ff.Local(), ragged, 4).networks.network()
     x, y = ragged.train(3)
     for _ in range(4):  # the optimiser's memory does not outlive a round
-        optimiser = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+        theirs = optimiser(network.parameters(), lr=0.05, weight_decay=0.01)
         for _ in range(3):
-            optimiser.zero_grad()
+            theirs.zero_grad()
             nn.functional.cross_entropy(network(x), y).backward()
-            optimiser.step()
+            theirs.step()
     for k, v in network.state_dict().items():
         assert torch.allclose(done.states["w"][k][3, 0], v, atol=1e-5)

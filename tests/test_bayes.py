@@ -1,12 +1,14 @@
 """Best losses: known, or those of surrogates."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 import focusfl as ff
 from focusfl.bayes import Surrogates
-from focusfl.errors import InputError
+from focusfl.errors import Diverged, InputError
 from focusfl.training import Setup
 
 
@@ -50,6 +52,36 @@ def test_methods_on_the_same_data_share_one_surrogate(ragged, tmp_path):
 def test_the_surrogate_of_an_agent_is_local_training(ragged):
     alone = ff.fit(ff.Local(), ragged, rounds=3, bayes="agent")
     assert alone.excess_risk.abs().max() == 0 and alone.faa == 0
+
+
+def test_what_a_frozen_part_or_an_attribute_does_counts(ragged):
+    class Scaled(torch.nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor, self.layer = factor, torch.nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.layer(x * self.factor)
+
+    one, other = (Setup.of(ff.Local(), ragged, 2, model=partial(Scaled, k)).fingerprint for k in (1.0, 0.0))
+    assert one != other
+    frozen = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Linear(6, 3))
+    frozen[0].requires_grad_(False)
+    before = Setup.of(ff.Local(), ragged, 2, model=frozen).fingerprint
+    with torch.no_grad():
+        frozen[0].weight.zero_()
+    assert Setup.of(ff.Local(), ragged, 2, model=frozen).fingerprint != before
+
+
+def test_a_surrogate_that_diverges_is_named():
+    fed = ff.data.synthetic(n=8, n_test=50)
+    with pytest.raises(Diverged, match="smaller"):
+        ff.fit(ff.FedAvg(), fed, rounds=60, bayes="agent", train=ff.Train(lr=0.35, steps=3))
+
+
+def test_surrogates_train_on_all_the_data_whatever_the_fraction(ragged):
+    a, b = (Surrogates().best(Setup.of(ff.FedAvg(), ragged, 3, fraction=f)).loss for f in (1.0, 0.4))
+    assert torch.equal(a, b)
 
 
 def test_what_is_not_known_is_refused(ragged):

@@ -122,6 +122,16 @@ def test_run_takes_a_file_and_changes(focusfl, tmp_path):
         (["--set", "data.E=0"], "data.E = 0"),
         (["--set", "data.n=0"], "data.n = 0"),
         (["--set", "nonsense"], "expected key=value"),
+        (["--set", "rounds=3\nfoo=4"], "expected key=value"),
+        (["--set", "bayes=true"], "bayes"),
+        (["--set", "data.seed=-1"], "data.seed"),
+        (["--set", "data.sigma=nan"], "data.sigma"),
+        (["--seeds", "0,0"], "each one once"),
+        (["--algorithms", "focus,focus"], "each one once"),
+        (["--rounds", "abc"], "--rounds"),
+        (["--bogus"], "--bogus"),
+        (["--data", "rotated-digits", "--set", "bayes=exact"], "bayes = 'exact'"),
+        (["--set", "device=cuda"], "device = 'cuda'"),
         (["--set", "fraction=0"], "fraction"),
         (["--set", "rouns=3"], "did you mean 'rounds'"),
     ],
@@ -181,6 +191,17 @@ def test_a_damaged_checkpoint_is_named(focusfl, tmp_path):
     assert code == 2 and str(path.relative_to(tmp_path)) in err and len(err.strip().splitlines()) == 1
 
 
+def test_results_json_is_made_again_and_a_strange_result_refused(focusfl, tmp_path):
+    assert focusfl(*QUICK, "--out", "r")[0] == 0
+    whole = (tmp_path / "r/results.json").read_bytes()
+    (tmp_path / "r/results.json").unlink()
+    assert focusfl(*QUICK, "--out", "r", "--resume")[0] == 0
+    assert (tmp_path / "r/results.json").read_bytes() == whole
+    (tmp_path / "r/runs/focus-seed0/result.json").write_text("{}")
+    code, _, err = focusfl(*QUICK, "--out", "r", "--resume")
+    assert code == 2 and "not the result of a run" in err
+
+
 def test_divergence_is_exit_code_1(focusfl):
     code, _, err = focusfl(*QUICK, "--set", "train.lr=1e9", "--rounds", "20", "--out", "r")
     assert code == 1 and "diverged" in err and "Traceback" not in err
@@ -208,7 +229,7 @@ def test_a_full_disk_keeps_what_was_written(focusfl, tmp_path, monkeypatch):
 def test_list(what, focusfl):
     code, out, _ = focusfl("list", what)
     assert code == 0
-    names = {"algorithms": ["focus", "fedavg", "local"], "data": list(DATA), "experiments": []}[what]
+    names = {"algorithms": ["focus", "fedavg", "local"], "data": list(DATA), "experiments": ["demo"]}[what]
     assert all(name in out for name in names)
     assert focusfl("list", "nothing")[0] == 2
 

@@ -1,5 +1,8 @@
 """Every algorithm on every engine: the same numbers, the same bits again, padding invisible, absence tolerated."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +11,7 @@ from torch import nn
 
 import focusfl as ff
 from focusfl.algorithms import ALGORITHMS
+from focusfl.core import Algorithm, Pull, Upload
 from focusfl.engines import ENGINES, choose, chunk, plan
 from focusfl.errors import InputError
 from focusfl.task import Task
@@ -195,3 +199,77 @@ def test_auto_takes_vectorised_for_small_networks_and_serial_for_large(ragged):
     assert choose("auto", large, ragged, ff.Train()).name == "serial"
     with pytest.raises(InputError, match="vectorised"):
         choose("vectorized", small, ragged, ff.Train())
+
+
+@dataclass(frozen=True)
+class Tethered(Algorithm):
+    """A model of one's own, pulled to the shared one; the server sees each agent's loss."""
+
+    name: ClassVar[str] = "Tethered"
+    paper: ClassVar[str] = "-"
+    personal: ClassVar[bool] = True
+    strength: float = 0.5
+
+    def start(self, networks):
+        return {"w": networks.copies(1), "losses": torch.zeros(5)}
+
+    def enroll(self, server):
+        return {"v": server["w"]}
+
+    def local(self, server, state, agent):
+        v = agent.sgd(state["v"], pull=Pull(server["w"], self.strength))
+        theta = agent.sgd(server["w"])
+        return {"v": v}, Upload(add={"theta": theta}, each={"loss": agent.losses(state["v"])[0]})
+
+    def aggregate(self, server, add, each, cohort):
+        mean = {k: v / len(cohort) for k, v in add["theta"].items()}
+        return {"w": mean, "losses": server["losses"].index_copy(0, cohort, each["loss"])}
+
+    def predict(self, server, state, h):
+        return h(state["v"])[0]
+
+
+def test_pulls_and_what_the_server_sees_of_each_agent_agree_too(ragged):
+    a, b = (final(Tethered(), ragged, rounds=10, engine=engine) for engine in ENGINES)
+    assert largest_difference(a, b) < 1e-5
+    one, other = (final(Tethered(), ragged, rounds=10, engine=engine, fraction=0.4) for engine in ENGINES)
+    assert largest_difference(one, other) < 1e-5
+
+
+@every_engine
+def test_a_pull_by_hand(engine):
+    # v = w = 0 at first; x = 1, y = 1, squared loss, lr 0.1, strength 0.5: v <- v - 0.1 (2 (v - 1) + 0.5 (v - 0))
+    # two steps: 0.2, then 0.2 + 0.1 (1.6 - 0.1) = 0.35; the loss seen is that of v = 0 before training: 1
+    agents = [([[1.0]], [1.0])] * 5
+    network = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(network.weight)
+    fed = ff.Federation.from_agents(agents, test=agents)
+    out = final(Tethered(), fed, 1, ff.Train(lr=0.1, steps=2), model=network, engine=engine)
+    assert torch.allclose(out["agents/v/weight"], torch.full((5, 1, 1, 1), 0.35))
+    assert torch.allclose(out["server/losses"], torch.ones(5))
+
+
+@every_engine
+def test_the_schedule_reaches_the_local_steps(engine):
+    # one weight at 0, x = 1, y = 1: a step multiplies the distance to 1 by (1 - 2 lr); lr 0.1, then 0.1 x 0.5
+    agents = [([[1.0]], [1.0])] * 2
+    network = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(network.weight)
+    train = ff.Train(lr=0.1, steps=1, schedule="step", decay=0.5, decay_every=1)
+    out = final(ff.FedAvg(), ff.Federation.from_agents(agents, test=agents), 2, train, model=network, engine=engine)
+    assert abs(out["server/w/weight"].item() - (1 - 0.8 * 0.9)) < 1e-6
+
+
+def test_the_e_step_looks_in_eval_mode(ragged):
+    """With batch norm and dropout the label comes from the network as it predicts, not as it trains."""
+    setup = Setup.of(ff.Focus(M=2), ragged, 1, model=WithBatchNorm, train=ff.Train(steps=1))
+    server, states = setup.start()
+    setup.runner.round(setup.algorithm, server, states, 0, np.arange(5))
+    for e in range(5):
+        losses = []
+        for m in range(2):
+            network = setup.networks.network().eval()
+            network.load_state_dict({k: v[m] for k, v in server["w"].items()}, strict=False)
+            x, y = ragged.train(e)
+            losses.append(-nn.functional.cross_entropy(network(x), y))
+        assert torch.allclose(states["log_pi"][e].exp(), torch.softmax(torch.stack(losses), 0), atol=1e-5)

@@ -140,6 +140,8 @@ def test_bad_data_is_refused_with_the_place(agents, said):
     ("options", "said"),
     [
         ({"classes": 2}, "row 2: label 2 is out of range 0..1"),
+        ({"classes": 2, "test": np.float32(0.5)}, "row 2: label 2 is out of range 0..1"),
+        ({"test": 1}, "test = 1"),
         ({"test": 1.5}, "test = 1.5"),
         ({"test": [good()]}, "test has 1 agents, training has 2"),
         ({"clusters": [0]}, "clusters has 1 entries for 2 agents"),
@@ -159,6 +161,8 @@ def test_bad_options_are_refused(options, said):
         ({"outliers": 3, "outlier_clusters": 3, "d": 2}, "data.d"),
         ({"sigma": [0.1, 0.2]}, "data.sigma"),
         ({"sigma": -1.0}, "data.sigma"),
+        ({"sigma": float("nan")}, "data.sigma"),
+        ({"seed": -1}, "data.seed"),
         ({"n": 0}, "data.n"),
     ],
 )
@@ -175,3 +179,20 @@ def test_a_model_that_does_not_fit_the_data_is_refused():
         ff.fit(ff.FedAvg(), fed, rounds=1, model=torch.nn.Linear(5, 3))
     with pytest.raises(InputError, match="labels need 3 outputs"):
         ff.fit(ff.FedAvg(), fed, rounds=1, model=torch.nn.Linear(2, 2))
+    with pytest.raises(InputError, match="no parameters"):
+        ff.fit(ff.FedAvg(), fed, rounds=1, model=torch.nn.ReLU())
+    with pytest.raises(InputError, match="a tuple"):
+        ff.fit(ff.FedAvg(), fed, rounds=1, model=torch.nn.RNN(2, 3))
+
+
+def test_whole_numbers_for_an_embedding():
+    rng = np.random.default_rng(0)
+    agents = [(rng.integers(0, 20, (30, 4)), rng.integers(0, 2, 30)) for _ in range(3)]
+    fed = ff.Federation.from_agents(agents, tokens=True)
+    network = torch.nn.Sequential(torch.nn.Embedding(20, 3), torch.nn.Flatten(), torch.nn.Linear(12, 2))
+    result = ff.fit(ff.FedAvg(), fed, model=network, rounds=2)
+    assert result.predict(agent=0, x=agents[0][0]).shape == (30, 2)
+
+
+def test_every_agent_of_rotated_digits_has_training_data():
+    assert ff.data.rotated_digits(test=0.999).training.sizes.min() >= 1

@@ -61,6 +61,31 @@ def test_methods_without_labels_have_one_cluster_or_one_an_agent(ragged):
     assert alone.clusters.tolist() == [0, 1, 2, 3, 4] and alone.pi is None
 
 
+@pytest.mark.parametrize(
+    ("x", "y", "said"),
+    [
+        ([[float("nan")] * 6], [0], "NaN"),
+        ([[0.0] * 5], [0], r"shape \[5\]"),
+        ([[0.0] * 6], [7], "label 7"),
+        ([[0.0] * 6], [0.5], "labels are"),
+        (torch.zeros(0, 6), torch.zeros(0, dtype=torch.long), "no examples"),
+    ],
+)
+def test_a_newcomers_data_are_checked(ragged, x, y, said):
+    result = ff.fit(ff.Focus(M=2), ragged, rounds=1)
+    with pytest.raises(InputError, match=said):
+        result.assign(x, y)
+
+
+def test_examples_to_predict_are_checked(ragged):
+    result = ff.fit(ff.FedAvg(), ragged, rounds=1)
+    x = ragged.test(0).x.numpy()
+    assert torch.allclose(result.predict(0, x[::-1]), result.predict(0, x).flip(0), atol=1e-6)
+    for wrong, said in ((x[0], "expected"), (x[:, :3], r"trained on \[6\]")):
+        with pytest.raises(InputError, match=said):
+            result.predict(0, wrong)
+
+
 def test_an_agent_that_is_not_there(ragged):
     with pytest.raises(InputError, match="agents 0 to 4"):
         ff.fit(ff.FedAvg(), ragged, rounds=1).predict(5, ragged.test(0).x)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from focusfl import files
 from focusfl.algorithms.local import Local
-from focusfl.errors import InputError
+from focusfl.data.federation import Federation
+from focusfl.errors import Diverged, InputError, nearest
 from focusfl.training import Round, Setup, run
 from focusfl.tree import take
 
@@ -30,6 +31,19 @@ class Bayes(NamedTuple):
 
     loss: Tensor  # [E]
     kind: str
+
+
+def resolve(kind: str, fed: Federation) -> str:
+    """What `auto` means on this data; an InputError where the data cannot give what is asked for."""
+    if kind not in KINDS:
+        raise InputError(f"bayes = {kind!r}: {nearest(kind, KINDS)}")
+    if kind == "exact" and fed.bayes is None:
+        raise InputError(f"bayes = 'exact', but the best loss on {fed.name!r} is not known; use 'auto'")
+    if kind == "true" and fed.clusters is None:
+        raise InputError(f"bayes = 'true', but the true clusters of {fed.name!r} are not known; use 'agent'")
+    if kind != "auto":
+        return kind
+    return "exact" if fed.bayes is not None else "true" if fed.clusters is not None else "agent"
 
 
 class Surrogates:
@@ -53,17 +67,11 @@ class Surrogates:
         left that is the same for every method).
         """
         fed = setup.fed
-        if kind == "auto":
-            kind = "exact" if fed.bayes is not None else "true" if fed.clusters is not None else "agent"
-        if kind not in KINDS:
-            raise InputError(f"bayes = {kind!r}: expected one of {', '.join(KINDS)}")
-        if kind == "exact":
-            if fed.bayes is None:
-                raise InputError(f"bayes = 'exact', but the best loss on {fed.name!r} is not known; use 'auto'")
+        kind = resolve(kind, fed)
+        if fed.bayes is not None and kind == "exact":
             return Bayes(fed.bayes, kind)
-        groups = {"true": fed.clusters, "learned": learned, "agent": torch.arange(fed.E)}[kind]
-        if groups is None:
-            raise InputError(f"bayes = {kind!r}, but the {kind} clusters are not known; use 'agent'")
+        groups = {"true": fed.clusters, "learned": learned}.get(kind)
+        groups = torch.arange(fed.E) if groups is None else groups
         return Bayes(self._surrogate(setup, groups, watch, stop), kind)
 
     def _surrogate(self, setup: Setup, groups: Tensor, watch: Watch, stop: Callable[[], bool]) -> Tensor:
@@ -85,4 +93,7 @@ class Surrogates:
         pooled = replace(alone, fed=alone.fed.pool(groups))
         for done in run(pooled, eval_every=0, stop=stop):
             watch(done)
-        return alone.runner.evaluate(Local(), done.server, take(done.states, groups)).loss
+        loss = alone.runner.evaluate(Local(), done.server, take(done.states, groups)).loss.cpu()
+        if not torch.isfinite(loss).all():
+            raise Diverged(f"the surrogate's loss is not finite: try a smaller lr than train.lr = {alone.train.lr}")
+        return loss

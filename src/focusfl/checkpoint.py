@@ -22,7 +22,7 @@ NAME = "checkpoint.safetensors"
 def save(folder: Path, fingerprint: str, t: int, server: State, states: State) -> None:
     """After t rounds."""
     flat = flatten({"server": server, "agents": states})
-    tensors = {k: v.detach().contiguous() for k, v in flat.items()}
+    tensors = {k: v.detach().cpu().contiguous() for k, v in flat.items()}
     header = json.dumps({"format": FORMAT, "fingerprint": fingerprint, "round": t})
     files.write(folder / NAME, lambda temporary: save_file(tensors, temporary, metadata={"focusfl": header}))
 
@@ -36,7 +36,7 @@ def load(folder: Path, fingerprint: str, server: State, states: State) -> tuple[
             tensors = {k: handle.get_tensor(k) for k in handle.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise _unusable(path, f"truncated or not a checkpoint ({error})") from error
-    if header.get("format") != FORMAT or not isinstance(header.get("round"), int):
+    if not isinstance(header, dict) or header.get("format") != FORMAT or not isinstance(header.get("round"), int):
         raise _unusable(path, "not a checkpoint of focusfl")
     if header.get("fingerprint") != fingerprint:
         raise _unusable(path, "a checkpoint of another experiment (data, settings or seed differ)")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from focusfl import data_cli
 from focusfl.errors import Diverged, InputError, Interrupted
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Fair federated learning on heterogeneous data: FOCUS, FAA, and the methods they are compared with.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -91,6 +91,9 @@ def list_(what: Annotated[str, typer.Argument(help="algorithms, data or experime
     Console().print(tables[what]())
 
 
+app.add_typer(data_cli.app, name="data")
+
+
 @app.callback(invoke_without_command=True)
 def version(show: Annotated[bool, typer.Option("--version", help="Print the version")] = False) -> None:
     if show:
@@ -102,16 +105,24 @@ def version(show: Annotated[bool, typer.Option("--version", help="Print the vers
 
 def main() -> None:
     """Exit codes: 0 done, 2 wrong input, 130 interrupted, 1 anything else."""
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
     except InputError as error:
         _fail(2, f"error: {' '.join(str(error).split())}")
     except Diverged as error:
         _fail(1, f"error: {error}")
     except Interrupted as error:
         _fail(130, str(error))
+    except KeyboardInterrupt:
+        _fail(130, "interrupted")
     except OSError as error:
         _fail(1, f"error: {error}. What was written before is whole; --resume goes on from there")
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not a complaint about the command line but a defect: show it
+            raise
+        _fail(2, f"error: {error.format_message()} (see: focusfl --help)")
 
 
 def _execute(experiment: Experiment, out: Path, resume: bool, overwrite: bool, as_json: bool) -> None:

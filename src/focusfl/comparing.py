@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from focusfl import files
-from focusfl.bayes import Surrogates
+from focusfl import files, history
+from focusfl.bayes import Surrogates, resolve
 from focusfl.errors import InputError
 from focusfl.experiments import Experiment
 from focusfl.fitting import notes, train_and_judge
@@ -22,7 +22,7 @@ from focusfl.interrupt import graceful
 from focusfl.progress import Bars
 
 Row = dict[str, Any]
-OURS = ("experiment.json", "results.json", "runs", "surrogates")
+OURS = ("results.json", "runs", "surrogates", "experiment.json")  # the marker last: it goes last too
 
 
 def compare(
@@ -35,10 +35,12 @@ def compare(
 ) -> list[Row]:
     """The rows of results.json. A folder that holds all of them already is only read."""
     setups = experiment.setups(experiment.seeds[0])  # fails on bad input before anything is written
+    resolve(experiment.bayes, setups[0].fed)
     for line in dict.fromkeys(line for setup in setups for line in notes(setup)):
         note(line)
     rows = _claim(experiment, out, resume, overwrite)
     if len(rows) == len(experiment.algorithms) * len(experiment.seeds):
+        files.write_json(out / "results.json", rows)  # a kill may have come between the last run and this
         note(f"{out} holds this experiment already: nothing to do (--overwrite runs it again)")
         return rows
     surrogates = Surrogates(out / "surrogates")
@@ -60,8 +62,9 @@ def compare(
                         checkpoint_every=experiment.checkpoint_every,
                         stop=stop,
                     )
-                    files.write_json(done, result.row())
-                rows.append(files.read_json(done))
+                    row = result.row() | {"rounds_to": history.rounds_to(history.read(folder))}
+                    files.write_json(done, row)
+                rows.append(_row(done))
                 files.write_json(out / "results.json", rows)
     return rows
 
@@ -87,7 +90,15 @@ def _claim(experiment: Experiment, out: Path, resume: bool, overwrite: bool) -> 
     found = [
         out / "runs" / f"{name}-seed{seed}" / "result.json" for seed in said["seeds"] for name in said["algorithms"]
     ]
-    rows = [files.read_json(path) for path in found if path.exists()]
+    rows = [_row(path) for path in found if path.exists()]
     if len(rows) < len(found) and not resume:
         raise InputError(f"{out} holds this experiment, unfinished: --resume goes on, --overwrite starts anew")
     return rows
+
+
+def _row(path: Path) -> Row:
+    """A finished run's result, if it is one."""
+    row = files.read_json(path)
+    if not isinstance(row, dict) or not {"algorithm", "seed", "faa", "excess_risk"} <= row.keys():
+        raise InputError(f"{path}: not the result of a run; delete it and --resume makes it again")
+    return row

@@ -17,6 +17,7 @@ from focusfl.algorithms import ALGORITHMS
 from focusfl.core import Algorithm
 from focusfl.data import DATA
 from focusfl.data.federation import Federation
+from focusfl.data.shift import SHIFTS
 from focusfl.errors import InputError, nearest
 from focusfl.train import Train
 from focusfl.training import Setup
@@ -38,10 +39,12 @@ class Experiment(BaseModel):
     rounds: int | None = Field(default=None, ge=1)
     engine: Literal["auto", "serial", "vectorised"] = "auto"
     fraction: float = Field(default=1.0, gt=0, le=1)
+    device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
     bayes: Literal["auto", "exact", "true", "learned", "agent"] = "auto"
     eval_every: int = Field(default=1, ge=1)
     checkpoint_every: int = Field(default=10, ge=1)
     train: Table = {}
+    shift: list[Table] = []
     params: dict[str, Table] = {}
 
     @staticmethod
@@ -55,9 +58,13 @@ class Experiment(BaseModel):
             if isinstance(body.get("data"), str):
                 body["data"] = {"name": body["data"]}
             experiment: Experiment = _validated("", partial(Experiment, params=params), body)
+            for key, values in (("algorithms", experiment.algorithms), ("seeds", experiment.seeds)):
+                if len(set(values)) < len(values):
+                    raise InputError(f"{key} = {values}: each one once")
             for name in {*experiment.algorithms, *params}:
                 experiment.algorithm(name)
             experiment.source()
+            experiment.shifts()
             experiment.train_options()
         except InputError as error:
             raise InputError(f"{where}: {error}" if where else str(error)) from error
@@ -88,7 +95,22 @@ class Experiment(BaseModel):
     def federation(self, seed: int) -> Federation:
         make = self.source()
         keywords = make.keywords  # type: ignore[attr-defined]
-        return make() if "seed" in keywords else make(seed=seed)
+        fed = make() if "seed" in keywords else make(seed=seed)
+        for shift in self.shifts():
+            keywords = shift.keywords  # type: ignore[attr-defined]
+            fed = shift(fed) if "seed" in keywords else shift(fed, seed=seed)
+        return fed
+
+    def shifts(self) -> list[Callable[..., Federation]]:
+        """What is done to the data, in order: [[shift]] tables with `kind` and its options (focusfl.data.shift)."""
+        made: list[Callable[..., Federation]] = []
+        for table in self.shift:
+            kind = str(table.get("kind"))
+            if kind not in SHIFTS:
+                raise InputError(f"unknown shift {kind!r}: {nearest(kind, SHIFTS)}")
+            given = {k: v for k, v in table.items() if k != "kind"}
+            made.append(partial(SHIFTS[kind], **_typed("shift", SHIFTS[kind], given, positional=("fed",))))
+        return made
 
     def setups(self, seed: int) -> list[Setup]:
         """One run per method, on the same data."""
@@ -96,7 +118,8 @@ class Experiment(BaseModel):
         clusters = None if fed.clusters is None else len(fed.clusters.unique())
         train = self.train_options(fed.recipe.train)
         methods = [self.algorithm(name, clusters) for name in self.algorithms]
-        return [Setup.of(m, fed, self.rounds, None, train, seed, self.engine, self.fraction) for m in methods]
+        rest = (seed, self.engine, self.fraction, self.device)
+        return [Setup.of(method, fed, self.rounds, None, train, *rest) for method in methods]
 
 
 def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
@@ -118,7 +141,7 @@ def apply(raw: Table, changes: Iterable[str]) -> Table:
     """
     for change in changes:
         key, equals, text = change.partition("=")
-        if not equals or not key.strip():
+        if not equals or not key.strip() or "\n" in change:
             raise InputError(f"--set {change}: expected key=value, for instance focus.M=2")
         try:
             value = tomllib.loads(f"v = {text}")["v"]
@@ -155,13 +178,17 @@ def catalogue() -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
 
 
-def _typed(where: str, target: Any, given: Table) -> Table:
+def _typed(where: str, target: Any, given: Table, positional: tuple[str, ...] = ()) -> Table:
     """Check names and types of options against a dataclass or a function; gives back what was given, typed."""
     if not isinstance(given, dict):
         raise InputError(f"{where} = {given!r}: expected a table of options")
     hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
-    fields: Table = {k: (hint, None) for k, hint in hints.items() if k != "return"}
+    fields: Table = {k: (hint, None) for k, hint in hints.items() if k not in ("return", *positional)}
     _known_keys(where, given, fields)
+    required = [p.name for p in inspect.signature(target).parameters.values() if p.default is p.empty]
+    for name in required:
+        if name not in given and name not in positional:
+            raise InputError(f"{where}.{name} is missing")
     model = create_model(where, **fields)
     checked = _validated(where, model, given)
     return {k: getattr(checked, k) for k in given}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -45,13 +46,9 @@ def readable_errors(what: Path) -> Iterator[None]:
     """Turn the system's refusals into input errors that name the place."""
     try:
         yield
-    except (
-        PermissionError,
-        NotADirectoryError,
-        FileExistsError,
-        IsADirectoryError,
-        FileNotFoundError,
-    ) as error:
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+            raise
         raise InputError(f"{what}: cannot be used: {error.strerror}") from error
 
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from focusfl.bayes import Surrogates
+from focusfl.bayes import Surrogates, resolve
 from focusfl.core import Algorithm
 from focusfl.data.federation import Federation
 from focusfl.progress import Bars
@@ -27,6 +27,7 @@ def fit(
     seed: int = 0,
     engine: str = "auto",
     fraction: float = 1.0,
+    device: str = "cpu",
     bayes: str = "auto",
     progress: bool | None = None,
 ) -> Result:
@@ -36,10 +37,12 @@ def fit(
                           (called under the seed) or a torch.nn.Module (its weights are the start)
     engine                auto | serial | vectorised
     fraction              of the agents that take part in each round
+    device                cpu | cuda | mps | auto
     bayes                 best loss of each agent: auto | exact | true | learned | agent (see focusfl.bayes)
     progress              bars on stderr; by default where stderr is a terminal
     """
-    setup = Setup.of(algorithm, fed, rounds, model, train, seed, engine, fraction)
+    setup = Setup.of(algorithm, fed, rounds, model, train, seed, engine, fraction, device)
+    resolve(bayes, fed)
     for line in notes(setup):
         warnings.warn(line, stacklevel=2)
     with Bars(progress) as bars:

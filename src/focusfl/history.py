@@ -13,6 +13,7 @@ from focusfl.engines import Scores
 from focusfl.metrics import agnostic_loss, average
 
 NAME = "history.jsonl"
+GOALS = (0.7, 0.8, 0.85, 0.9)  # average accuracies of the paper's rounds-to-accuracy tables
 PER_AGENT = 1000  # up to so many agents, their own numbers are kept for every round
 
 
@@ -38,6 +39,18 @@ class History:
                 row |= {"pi": None if pi is None else pi.tolist()}
         with self.path.open("a", encoding="utf-8") as handle:
             handle.write(json.dumps(row) + "\n")
+
+
+def rounds_to(rows: list[dict[str, Any]], goals: tuple[float, ...] = GOALS) -> dict[str, int | None] | None:
+    """The first round whose average accuracy reaches each goal; None: never. None at all in regression.
+
+    >>> rounds_to([{"round": 1, "avg_acc": 0.6}, {"round": 2, "avg_acc": 0.83}])
+    {'0.7': 2, '0.8': 2, '0.85': None, '0.9': None}
+    """
+    seen = [(row["round"], row["avg_acc"]) for row in rows if row.get("avg_acc") is not None]
+    if not seen:
+        return None
+    return {str(goal): next((t for t, acc in seen if acc >= goal), None) for goal in goals}
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

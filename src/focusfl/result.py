@@ -11,8 +11,8 @@ from torch import Tensor
 
 from focusfl import metrics
 from focusfl.bayes import Bayes
-from focusfl.core import State
-from focusfl.data.check import as_data
+from focusfl.core import Data, State
+from focusfl.data.check import as_data, as_inputs, check_agents
 from focusfl.engines import Scores
 from focusfl.engines.serial import SerialAgent, predictor
 from focusfl.errors import InputError
@@ -76,15 +76,22 @@ class Result:
     def assign(self, x: Any, y: Any) -> Newcomer:
         """An agent that was never trained with: one E step on its data; the server does not change."""
         setup = self.setup
-        data = as_data("the newcomer", (x, y))
+        tokens = not setup.fed.training.x.is_floating_point()
+        data = as_data("the newcomer", (x, y), tokens)
+        check_agents([setup.fed.train(0), data], setup.fed.classes, "training")
+        data = Data(data.x.to(setup.place), data.y.to(setup.place))
         guest = SerialAgent(setup.task, data, setup.train, 0.0, setup.seed, 0, 0)
         return Newcomer(self, setup.algorithm.assign(self.server, guest))
 
     def _predict(self, state: State, x: Any) -> Tensor:
         with torch.no_grad():
-            inputs = torch.as_tensor(x, dtype=torch.float32)
+            known = self.setup.fed.training.x
+            inputs = as_inputs("x", x).to(self.setup.place, known.dtype)
+            if inputs.shape[1:] != known.shape[1:]:
+                found, wanted = list(inputs.shape[1:]), list(known.shape[1:])
+                raise InputError(f"x: an example has shape {found}; the model was trained on {wanted}")
             p = self.setup.algorithm.predict(self.server, state, predictor(self.setup.task, inputs))
-        return p.squeeze(-1) if self.setup.task.classes is None else p
+        return p.squeeze(-1).cpu() if self.setup.task.classes is None else p.cpu()
 
     def row(self) -> dict[str, Any]:
         """The run as `results.json` has it."""

@@ -22,7 +22,7 @@ PLAIN = (
     *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.GroupNorm),
 )
 # Layers that keep statistics of the batch or draw random numbers: one agent at a time only.
-MOODY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.RNNBase)
+MOODY = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd, nn.RNNBase)
 
 
 class Score(NamedTuple):
@@ -40,9 +40,15 @@ class Task:
         self.classes = classes
         self.parameters = [k for k, p in network.named_parameters() if p.requires_grad]
         self.counters = {k: b for k, b in self.network.named_buffers() if not b.is_floating_point()}
-        layers = [m for m in network.modules() if not isinstance(m, nn.Sequential)]
-        self.plain = all(isinstance(m, PLAIN) for m in layers)
+        layers = [m for m in network.modules() if type(m) is not nn.Sequential]
+        self.plain = all(type(m) in PLAIN for m in layers)
         self.moody = [type(m).__name__ for m in layers if isinstance(m, MOODY)]
+
+    def attributes(self) -> list[tuple[str, str, object]]:
+        """Plain values that modules hold, such as a slope or a scale: they too decide what the network says."""
+        kinds = (bool, int, float, str, type(None))
+        named = [(name, k, v) for name, m in self.network.named_modules() for k, v in vars(m).items()]
+        return [(name, k, v) for name, k, v in named if isinstance(v, kinds) and k != "training"]
 
     def outputs(self, w: Weights, x: Tensor, train: bool = False) -> Tensor:
         """What the network with weights w says to x, [n, C]. In train mode batch statistics in w are updated."""
@@ -71,15 +77,21 @@ class Task:
 
     def check(self, x: Tensor) -> None:
         """Does the network take such inputs and answer with one output per class?"""
+        if not self.parameters:
+            raise InputError("the model has no parameters to train")
+        if any("/" in k for k in self.network.state_dict()):
+            raise InputError("the model has a module with '/' in its name: rename it")
+        two = x[[0, 0]].to(next(self.network.parameters()).device)
         try:
             with torch.no_grad():
-                out = self.network.eval()(x[:1])
+                out = self.network.eval()(two)
         except Exception as error:
             raise InputError(f"the model cannot take inputs of shape {list(x.shape[1:])}: {error}") from error
         want = 1 if self.classes is None else self.classes
-        if tuple(out.shape) != (1, want):
+        if not isinstance(out, Tensor) or tuple(out.shape) != (2, want):
             what = "regression needs 1 output" if self.classes is None else f"the labels need {want} outputs"
-            raise InputError(f"the model answers one example with shape {list(out.shape)[1:]}: {what}")
+            found = f"shape {list(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
+            raise InputError(f"the model answers two examples with {found}: {what} each")
 
 
 class Fresh:
@@ -100,12 +112,16 @@ class Fresh:
         network = self.network()
         learnt = {k for k, p in network.named_parameters() if p.requires_grad}
         rng = torch.Generator().manual_seed(_mix(self.seed, -1))
+        weights = _weights(network)
+        spread = {k: v.std(correction=0) for k, v in weights.items() if k in learnt}
+        if not any(spread.values()):  # constant tensors, all of them: take their size, or that of a usual start
+            spread = {k: weights[k].abs().max() or weights[k].shape[-1] ** -0.5 for k in spread}
         stack = {}
-        for k, v in _weights(network).items():
+        for k, v in weights.items():
             stack[k] = v.unsqueeze(0).repeat(M, *[1] * v.dim())
             if noise and k in learnt:
                 draws = torch.randn(stack[k][1:].shape, generator=rng, dtype=v.dtype)
-                stack[k][1:] += noise * v.std(correction=0) * draws
+                stack[k][1:] += noise * spread[k] * draws
         return stack
 
     def independent(self, M: int) -> Models:

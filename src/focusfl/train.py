@@ -13,6 +13,8 @@ from focusfl.errors import require
 class Train:
     """How an agent trains in one round: plain SGD unless told otherwise.
 
+    The optimiser's memory (momentum, AdamW's moments) starts anew each round.
+
     K = `steps` batches of `batch` examples (None: all of them, full batch), or whole `epochs` instead.
     """
 
@@ -20,7 +22,8 @@ class Train:
     steps: int = 10
     epochs: int | None = None
     batch: int | None = None
-    momentum: float = 0.0
+    optimiser: Literal["sgd", "adamw"] = "sgd"
+    momentum: float = 0.0  # of sgd; adamw has its usual moments, 0.9 and 0.999
     weight_decay: float = 0.0
     schedule: Literal["constant", "cosine", "step"] = "constant"
     decay: float = 0.1  # schedule "step": the factor ...
@@ -31,6 +34,7 @@ class Train:
         require("steps", self.steps, self.steps >= 1, "1 or more")
         require("epochs", self.epochs, self.epochs is None or self.epochs >= 1, "1 or more")
         require("batch", self.batch, self.batch is None or self.batch >= 1, "1 or more, or left out: full batch")
+        require("optimiser", self.optimiser, self.optimiser in ("sgd", "adamw"), "sgd or adamw")
         require("momentum", self.momentum, 0 <= self.momentum < 1, "from 0 to below 1")
         require("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more")
         known = ("constant", "cosine", "step")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
 from pathlib import Path
 
 import torch
@@ -17,12 +18,13 @@ from torch.func import vmap
 from focusfl import checkpoint
 from focusfl.core import Algorithm, State
 from focusfl.data.federation import Federation
+from focusfl.device import find as find_device
 from focusfl.engines import Engine, Scores, choose, plan
 from focusfl.errors import Diverged, InputError, Interrupted, require
 from focusfl.history import History
 from focusfl.task import Fresh, Task
 from focusfl.train import Train
-from focusfl.tree import flatten, repeat, take
+from focusfl.tree import flatten, repeat, take, tree_map
 
 Model = nn.Module | Callable[[], nn.Module]
 
@@ -39,6 +41,7 @@ class Setup:
     seed: int = 0
     engine: str = "auto"
     fraction: float = 1.0  # of the agents that take part in a round
+    device: str = "cpu"
 
     @staticmethod
     def of(
@@ -50,17 +53,19 @@ class Setup:
         seed: int = 0,
         engine: str = "auto",
         fraction: float = 1.0,
+        device: str = "cpu",
     ) -> Setup:
         """With the data's own recipe for what is left out."""
         model = model or fed.recipe.model
         if model is None:
             raise InputError(f"the data {fed.name!r} has no model of its own: pass model=, any torch.nn.Module")
-        rounds = fed.recipe.rounds if rounds is None else rounds
+        rounds, seed = index(fed.recipe.rounds if rounds is None else rounds), index(seed)
         require("rounds", rounds, rounds >= 1, "1 or more")
         require("seed", seed, seed >= 0, "0 or more")
         require("fraction", fraction, 0 < fraction <= 1, "above 0 and at most 1")
-        setup = Setup(algorithm, fed, model, train or fed.recipe.train, rounds, seed, engine, fraction)
+        setup = Setup(algorithm, fed, model, train or fed.recipe.train, rounds, seed, engine, fraction, device)
         setup.task.check(fed.training.x)
+        assert setup.runner  # an engine or device that cannot run this says so now
         return setup
 
     @cached_property
@@ -74,16 +79,21 @@ class Setup:
     @cached_property
     def runner(self) -> Engine:
         kind = choose(self.engine, self.task, self.fed, self.train)
-        return kind(self.task, self.fed, self.train, self.rounds, self.seed)
+        self.task.network.to(self.place)
+        return kind(self.task, self.fed.to(self.place), self.train, self.rounds, self.seed)
+
+    @cached_property
+    def place(self) -> torch.device:
+        return find_device(self.device)
 
     def start(self) -> tuple[State, State]:
         """The server's and the agents' states before the first round."""
-        server = self.algorithm.start(self.networks)
-        return server, repeat(self.algorithm.enroll(server), self.fed.E)
+        server = tree_map(lambda v: v.to(self.place), self.algorithm.start(self.networks))
+        return server, repeat(tree_map(lambda v: v.to(self.place), self.algorithm.enroll(server)), self.fed.E)
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of all of it; the first weights stand for the model."""
+        """sha256 of all of it. The model counts with its first weights, what stays with it, and its attributes."""
         said: list[object] = [
             repr(self.algorithm),
             self.fed.fingerprint,
@@ -91,10 +101,12 @@ class Setup:
             self.rounds,
             self.seed,
         ]
-        said += [self.runner.name, self.fraction, repr(self.task.network)]
+        said += [self.runner.name, self.fraction, repr(self.task.network), self.task.attributes()]
         digest = hashlib.sha256(json.dumps(said).encode())
-        for k, v in sorted(flatten(self.start()[0]).items()):
-            digest.update(k.encode() + v.contiguous().numpy().tobytes())
+        network = {**dict(self.task.network.named_parameters()), **dict(self.task.network.named_buffers())}
+        tensors = flatten(self.start()[0]) | {f"network/{k}": v.detach() for k, v in network.items()}
+        for k, v in sorted(tensors.items()):
+            digest.update(k.encode() + v.cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
 
@@ -127,20 +139,21 @@ def run(
     begun = 0
     if folder is not None and resume and (folder / checkpoint.NAME).exists():
         begun, server, states = checkpoint.load(folder, setup.fingerprint, server, states)
+        server, states = (tree_map(lambda v: v.to(setup.place), tree) for tree in (server, states))
     history = History(folder, begun) if folder is not None else None
     seconds = history.seconds if history is not None else 0.0
     for t in range(begun, setup.rounds):
         clock = time.perf_counter()
         cohort = plan.cohort(setup.seed, t, setup.fed.E, setup.fraction)
         upload = engine.round(algorithm, server, states, t, cohort)
-        server = algorithm.aggregate(server, upload.add, upload.each, torch.from_numpy(cohort))
+        server = algorithm.aggregate(server, upload.add, upload.each, torch.from_numpy(cohort).to(setup.place))
         done, last = t + 1, t + 1 == setup.rounds
         took = time.perf_counter() - clock
         seconds += took
         scores = None
         if eval_every and (last or done % eval_every == 0):
-            scores = engine.evaluate(algorithm, server, states)
-        _check_finite(setup, done, server, scores)
+            scores = _evaluate(setup, server, states)
+        _check_finite(setup, done, {"server": server, "agents": states}, scores)
         if history is not None:
             history.write(done, scores, labels(algorithm, server, states), took)
         stopping = stop() and not last
@@ -150,19 +163,25 @@ def run(
         if stopping:
             raise Interrupted(f"stopped after round {done} of {setup.rounds}")
     if begun == setup.rounds:  # resumed, and there was nothing left to do
-        scores = engine.evaluate(algorithm, server, states) if eval_every else None
+        scores = _evaluate(setup, server, states) if eval_every else None
         yield Round(begun, server, states, scores, seconds)
+
+
+def _evaluate(setup: Setup, server: State, states: State) -> Scores:
+    loss, acc = setup.runner.evaluate(setup.algorithm, server, states)
+    return Scores(loss.cpu(), None if acc is None else acc.cpu())
 
 
 def labels(algorithm: Algorithm, server: State, states: State) -> Tensor | None:
     """pi, [E, M], where the method has labels."""
     if algorithm.label(server, take(states, 0)) is None:
         return None
-    return vmap(lambda state: algorithm.label(server, state))(states)
+    pi = vmap(lambda state: algorithm.label(server, state))(states)
+    return torch.as_tensor(pi).cpu()
 
 
-def _check_finite(setup: Setup, t: int, server: State, scores: Scores | None) -> None:
-    bad = [k for k, v in flatten(server).items() if not torch.isfinite(v).all()]
+def _check_finite(setup: Setup, t: int, state: State, scores: Scores | None) -> None:
+    bad = [k for k, v in flatten(state).items() if not torch.isfinite(v).all()]
     if scores is not None and not torch.isfinite(scores.loss).all():
         bad.append(f"the loss of agent {int((~torch.isfinite(scores.loss)).nonzero()[0])}")
     if bad:

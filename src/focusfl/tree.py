@@ -73,7 +73,8 @@ class Total:
     def add(self, tree: Tree, stacked: bool = False) -> None:
         """Add one tree, or all rows of a stacked one."""
         for k, v in flatten(tree).items():
-            term = v.sum(0, dtype=torch.float64) if stacked else v.to(torch.float64)
+            wide = torch.float32 if v.device.type == "mps" else torch.float64  # mps has no float64
+            term = v.sum(0, dtype=wide) if stacked else v.to(wide)
             self._sum[k] = self._sum[k].add_(term) if k in self._sum else term.clone()
             self._dtype[k] = v.dtype
 

@@ -48,7 +48,7 @@ class Focus(Algorithm):
     paper: ClassVar[str] = "Chu et al. 2023, arXiv 2207.10265"
 
     def __post_init__(self) -> None:
-        require("focus.M", self.M, isinstance(self.M, int) and self.M >= 1, "a whole number, 1 or more")
+        require("focus.M", self.M, self.M >= 1 and int(self.M) == self.M, "a whole number, 1 or more")
         require("focus.init", self.init, self.init in ("tied", "independent"), "tied or independent")
         require("focus.noise", self.noise, self.noise >= 0, "0 or more")
         require("focus.prune", self.prune, 0 <= self.prune < 1 / self.M, "from 0 to below 1/M")
@@ -77,7 +77,8 @@ class Focus(Algorithm):
         return torch.as_tensor(state["log_pi"]).exp()
 
     def assign(self, server: State, agent: Agent) -> State:
-        return {"log_pi": e_step(self.enroll(server)["log_pi"], agent.losses(server["w"]))}
+        losses = agent.losses(server["w"])
+        return {"log_pi": e_step(torch.zeros_like(losses), losses)}  # from pi = 1/M
 
 
 def e_step(log_pi: Tensor, losses: Tensor) -> Tensor:

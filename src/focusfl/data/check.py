@@ -13,20 +13,26 @@ from focusfl.core import Data
 from focusfl.errors import InputError
 
 
-def as_data(where: str, pair: tuple[Any, Any]) -> Data:
-    """Anything array-like -> float32 x, and y as int64 (classes) or float32 (regression)."""
+def as_data(where: str, pair: tuple[Any, Any], tokens: bool = False) -> Data:
+    """Anything array-like -> float32 x (int64 if `tokens`), and y as int64 (classes) or float32 (regression)."""
     try:
         x, y = pair
     except (TypeError, ValueError) as error:
         raise InputError(f"{where}: expected a pair (x, y), found {type(pair).__name__}") from error
-    x, y = _tensor(f"{where}, x", x), _tensor(f"{where}, y", y)
-    if x.dim() < 2:
-        raise InputError(f"{where}, x: expected [examples, features...], found shape {list(x.shape)}")
+    x, y = as_inputs(f"{where}, x", x), _tensor(f"{where}, y", y)
     if y.dim() == 2 and y.shape[1] == 1:
         y = y.squeeze(1)
     if y.dim() != 1 or len(y) != len(x):
         raise InputError(f"{where}: {len(x)} rows of x, but y has shape {list(y.shape)}; expected [{len(x)}]")
-    return Data(x.float(), y.float() if y.is_floating_point() else y.long())
+    return Data(x.long() if tokens else x.float(), y.float() if y.is_floating_point() else y.long())
+
+
+def as_inputs(where: str, x: Any) -> Tensor:
+    """Examples without labels."""
+    x = _tensor(where, x)
+    if x.dim() < 2:
+        raise InputError(f"{where}: expected [examples, features...], found shape {list(x.shape)}")
+    return torch.as_tensor(x)
 
 
 def _tensor(where: str, value: Any) -> Tensor:

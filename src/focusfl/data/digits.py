@@ -29,6 +29,8 @@ def rotated_digits(
 
     E = len(turns)
     require("data.turns", list(turns), 2 <= E <= 400, "from 2 to 400 agents")
+    require("data.seed", seed, seed >= 0, "0 or more")
+    require("data.hidden", hidden, hidden >= 1, "1 or more")
     require("data.test", test, 0 < test < 1, "a share between 0 and 1")
     if any(k != int(k) for k in turns):
         raise InputError(f"data.turns = {list(turns)}: expected whole quarter turns")
@@ -39,7 +41,7 @@ def rotated_digits(
     agents, held_out = [], []
     for part, k in zip(order.tensor_split(E), turns, strict=True):
         turned = torch.rot90(x[part], int(k), dims=(1, 2))
-        held = max(round(len(part) * test), 1)
+        held = min(max(round(len(part) * test), 1), len(part) - 1)
         agents.append(Data(turned[held:], y[part][held:]))
         held_out.append(Data(turned[:held], y[part][:held]))
     kinds = sorted({int(k) % 4 for k in turns})

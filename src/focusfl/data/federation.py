@@ -34,6 +34,10 @@ class Rows:
         a, b = int(self.at[e]), int(self.at[e + 1])
         return Data(self.x[a:b], self.y[a:b])
 
+    def to(self, device: torch.device) -> Rows:
+        """The examples there; where agents begin and end stays on the cpu."""
+        return self if self.x.device == device else Rows(self.x.to(device), self.y.to(device), self.at)
+
     @staticmethod
     def join(agents: Sequence[Data]) -> Rows:
         sizes = torch.tensor([0] + [len(d.y) for d in agents])
@@ -71,6 +75,9 @@ class Federation:
     def test(self, e: int) -> Data:
         return self.testing.of(e)
 
+    def to(self, device: torch.device) -> Federation:
+        return replace(self, training=self.training.to(device), testing=self.testing.to(device))
+
     @cached_property
     def fingerprint(self) -> str:
         """sha256 of every number in it."""
@@ -102,6 +109,7 @@ class Federation:
         classes: int | None = None,
         model: Callable[[], nn.Module] | None = None,
         train: Train | None = None,
+        tokens: bool = False,
         seed: int = 0,
         name: str = "own",
     ) -> Federation:
@@ -110,16 +118,17 @@ class Federation:
         test      a list of (x, y) pairs, or the share of each agent's examples to set aside
         clusters  the true cluster of each agent, if you know it
         classes   how many; by default the largest label plus one. Labels that are not whole numbers: regression
+        tokens    x holds whole numbers for an embedding and stays so; else it becomes float32
         """
-        data = [as_data(f"agent {e}", pair) for e, pair in enumerate(agents)]
-        if isinstance(test, float):
+        data = [as_data(f"agent {e}", pair, tokens) for e, pair in enumerate(agents)]
+        if isinstance(test, float | int | np.floating):
             if not 0 < test < 1:
                 raise InputError(f"test = {test}: expected a share between 0 and 1, or a list of (x, y) pairs")
-            check_agents(data, None, "training")
-            pairs = [_split(d, test, seed, e) for e, d in enumerate(data)]
+            check_agents(data, classes, "training")
+            pairs = [_split(d, float(test), seed, e) for e, d in enumerate(data)]
             data, held_out = [a for a, _ in pairs], [b for _, b in pairs]
         else:
-            held_out = [as_data(f"agent {e}, test", pair) for e, pair in enumerate(test)]
+            held_out = [as_data(f"agent {e}, test", pair, tokens) for e, pair in enumerate(test)]
             if len(held_out) != len(data):
                 raise InputError(f"test has {len(held_out)} agents, training has {len(data)}: they must match")
         classes = check_agents(data, classes, "training", also=held_out)

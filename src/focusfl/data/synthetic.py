@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -33,6 +34,7 @@ def synthetic(
     several `outlier_clusters` the outliers are dealt out to that many centres, at least R from each other.
     `sigma`: one number, or one an agent. The Bayes-optimal loss of agent e is sigma_e^2.
     """
+    require("data.seed", seed, seed >= 0, "0 or more")
     require("data.E", E, E >= 2, "2 or more")
     require("data.outliers", outliers, 0 <= outliers < E, f"from 0 to {E - 1}")
     fits = 0 < outlier_clusters <= max(1, outliers)
@@ -43,7 +45,7 @@ def synthetic(
     require("data.R", R, R >= 0, "0 or more")
     require("data.r", r, r >= 0, "0 or more")
     sigmas = [float(s) for s in sigma] if isinstance(sigma, Sequence) else [float(sigma)] * E
-    if len(sigmas) != E or min(sigmas) < 0:
+    if len(sigmas) != E or not all(0 <= s < math.inf for s in sigmas):
         raise InputError(f"data.sigma = {sigma}: expected a number of 0 or more, or {E} of them")
 
     rng = np.random.default_rng([seed, 1])

@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
 
 from focusfl.core import Algorithm, State, Upload
 from focusfl.data.federation import Federation
 from focusfl.engines.plan import Ints
-from focusfl.task import Task, Weights
+from focusfl.task import Task
 from focusfl.train import Train
 
 
@@ -38,14 +37,3 @@ class Engine(ABC):
     @abstractmethod
     def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
         """Every agent's prediction on its own test data."""
-
-
-@torch.no_grad()
-def sgd_step(w: Weights, grad: Weights, velocity: Weights, lr: float, train: Train) -> None:
-    """One step in place, as torch.optim.SGD does it. The tensors may carry any leading axes."""
-    for k, g in grad.items():
-        if train.weight_decay:
-            g = g + train.weight_decay * w[k]
-        if train.momentum:
-            g = velocity[k] = g + train.momentum * velocity[k] if k in velocity else g
-        w[k].sub_(g, alpha=lr)

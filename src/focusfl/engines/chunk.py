@@ -53,11 +53,12 @@ class Chunk:
         if self._plan is None:
             assert self.train is not None
             batch = self.everything()
-            if not torch.equal(e, torch.arange(len(self.n))):
+            if not torch.equal(e.cpu(), torch.arange(len(self.n))):
                 batch = (batch[0][e], batch[1][e], batch[2][e])
             for _ in range(plan.steps(self.train, int(self.n.max()))):
                 yield batch
             return
+        e = e.cpu()
         rows, size = (torch.from_numpy(np.ascontiguousarray(v)) for v in self._plan)
         for k in range(rows.shape[1]):
             yield self._gather(rows[e, k], size[e, k], e)
@@ -65,8 +66,9 @@ class Chunk:
     def _gather(self, rows: Tensor, size: Tensor, e: Tensor | None = None) -> Batch:
         """rows [P, B] counted within the agent -> the examples, and a mask over the first `size` of them."""
         first = self.first if e is None else self.first[e]
-        at = first[:, None] + rows
-        mask = (torch.arange(rows.shape[1]) < size[:, None]).float()
+        device = self.source.x.device
+        at = (first[:, None] + rows).to(device)
+        mask = (torch.arange(rows.shape[1]) < size[:, None]).float().to(device)
         return self.source.x[at], self.source.y[at], mask
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from focusfl.core import Algorithm, Data, Models, Predictor, Pull, State, Upload
 from focusfl.engines import plan
-from focusfl.engines.base import Engine, Scores, sgd_step
+from focusfl.engines.base import Engine, Scores
+from focusfl.engines.optimiser import Optimiser
 from focusfl.task import Task, Weights
 from focusfl.train import Train
 from focusfl.tree import Total, put, take, tree_map
@@ -53,7 +54,7 @@ class SerialAgent:
     def __init__(self, task: Task, data: Data, train: Train, lr: float, seed: int, t: int, e: int) -> None:
         self.task, self.data, self.train, self.lr = task, data, train, lr
         self.seed, self.t, self.e = seed, t, e
-        self.n = torch.tensor(float(len(data.y)))
+        self.n = torch.tensor(float(len(data.y)), device=data.y.device)
         self.full = plan.full(train, np.array([len(data.y)]))
         self._passes: dict[int, tuple[Weights, Weights, Tensor]] = {}  # m: stack asked for, leaves, loss
 
@@ -80,7 +81,7 @@ class SerialAgent:
     def _descend(self, w: Models, m: int, pull: Pull | None) -> Weights:
         """K local steps from w_m: eqs. 4-5."""
         model = {k: v[m].detach().clone() for k, v in w.items()}
-        velocity: Weights = {}
+        optimiser = Optimiser(self.train, self.lr)
         for k, batch in enumerate(self._batches()):
             if k == 0 and m in self._passes and self._passes[m][0] is w:
                 _, leaves, loss = self._passes.pop(m)
@@ -89,7 +90,7 @@ class SerialAgent:
             grad = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
             if pull is not None:
                 grad = {p: g + pull.strength * (model[p] - pull.to[p][m]) for p, g in grad.items()}
-            sgd_step(model, grad, velocity, self.lr, self.train)
+            optimiser.step(model, grad)
         return model
 
     def _batches(self) -> list[Data]:
@@ -97,7 +98,7 @@ class SerialAgent:
         if self.full:
             return [self.data] * plan.steps(self.train, n)
         rows = plan.batches(self.seed, self.t, np.array([self.e]), np.array([n]), self.train)
-        chosen = [torch.from_numpy(rows.step(0, k)) for k in range(rows.size.shape[1])]
+        chosen = [torch.from_numpy(rows.step(0, k)).to(self.data.y.device) for k in range(rows.size.shape[1])]
         return [Data(self.data.x[r], self.data.y[r]) for r in chosen]
 
     def _forward(self, w: Models, m: int) -> tuple[Weights, Weights, Tensor]:

@@ -15,11 +15,14 @@ from torch import Tensor
 from torch.func import vmap
 
 from focusfl.core import Algorithm, Models, Pull, State, Upload
+from focusfl.data.federation import Federation
 from focusfl.engines import plan
-from focusfl.engines.base import Engine, Scores, sgd_step
+from focusfl.engines.base import Engine, Scores
 from focusfl.engines.chunk import Chunk, chunk_size
+from focusfl.engines.optimiser import Optimiser
 from focusfl.errors import InputError
 from focusfl.task import Task, Weights
+from focusfl.train import Train
 from focusfl.tree import Total, put, take, tree_map
 
 
@@ -28,8 +31,11 @@ class Vectorised(Engine):
 
     name: ClassVar[str] = "vectorised"
 
+    def __init__(self, task: Task, fed: Federation, train: Train, rounds: int, seed: int) -> None:
+        refuse_moody(task)
+        super().__init__(task, fed, train, rounds, seed)
+
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: plan.Ints) -> Upload:
-        refuse_moody(self.task)
         total, rows = Total(), []
         lr = self.train.lr_at(t, self.rounds)
         for agents in np.array_split(cohort, -(-len(cohort) // self.size(server))):
@@ -39,8 +45,8 @@ class Vectorised(Engine):
                 return algorithm.local(server, state, VmapAgent(self.task, chunk, lr, self.train, slot, n))
 
             index = torch.from_numpy(agents)
-            slots = torch.arange(len(agents))
-            state, upload = vmap(one)(take(states, index), slots, chunk.n.float())
+            slots, n = torch.arange(len(agents)), chunk.n.float().to(self.fed.training.y.device)
+            state, upload = vmap(one)(take(states, index), slots, n)
             put(states, index, state)
             total.add(upload.add, stacked=True)
             rows.append(upload.each)
@@ -48,7 +54,6 @@ class Vectorised(Engine):
 
     @torch.no_grad()
     def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
-        refuse_moody(self.task)
         loss, right = [], []
         E = self.fed.E
         for agents in np.array_split(np.arange(E), -(-E // self.size(server))):
@@ -75,7 +80,7 @@ class Vectorised(Engine):
 class VmapAgent:
     """core.Agent inside vmap: `slot` is the agent's place in its chunk."""
 
-    def __init__(self, task: Task, chunk: Chunk, lr: float, train: Any, slot: Tensor, n: Tensor) -> None:
+    def __init__(self, task: Task, chunk: Chunk, lr: float, train: Train, slot: Tensor, n: Tensor) -> None:
         self.task, self.chunk, self.lr, self.train, self.slot, self.n = task, chunk, lr, train, slot, n
 
     def losses(self, w: Models) -> Tensor:
@@ -155,7 +160,7 @@ class _Sgd(torch.autograd.Function):
 def _descend(agent: VmapAgent, model: Weights, e: Tensor, pull: Pull | None) -> None:
     """K local steps, in place, on P models at once: model [P, ...] on the data of agents e [P]. Eqs. 4-5."""
     task, parameters = agent.task, agent.task.parameters
-    velocity: Weights = {}
+    optimiser = Optimiser(agent.train, agent.lr)
     for x, y, mask in agent.chunk.steps(e):
         size = mask.sum(1)  # [P] examples in this batch; 0: this agent has no such step
         with torch.enable_grad():
@@ -168,7 +173,7 @@ def _descend(agent: VmapAgent, model: Weights, e: Tensor, pull: Pull | None) -> 
             grad = {k: g + _like(pull.strength, g) * (model[k] - pull.to[k]) for k, g in grad.items()}
         idle = (size == 0).nonzero().flatten()
         before = {k: model[k][idle] for k in parameters} if len(idle) else {}
-        sgd_step(model, grad, velocity, agent.lr, agent.train)
+        optimiser.step(model, grad)
         for k, v in before.items():
             model[k][idle] = v
 
@@ -184,6 +189,7 @@ def _like(v: Tensor | float, g: Tensor) -> Tensor:
 
 
 def refuse_moody(task: Task) -> None:
-    """Batch norm, dropout and recurrent layers do not vmap."""
-    if task.moody:
-        raise InputError(f"engine = vectorised cannot run {task.moody[0]}: use engine = serial (or auto)")
+    """Batch norm, dropout and recurrent layers do not vmap; nor may statistics of a module of the user's own."""
+    moody = task.moody or [k for k, b in task.network.named_buffers() if b.is_floating_point()]
+    if moody:
+        raise InputError(f"engine = vectorised cannot run {moody[0]}: use engine = serial (or auto)")

@@ -1,5 +1,6 @@
 """Networks, as functions that make one."""
 
 from focusfl.models.mlp import linear, mlp
+from focusfl.models.resnet import resnet18
 
-__all__ = ["linear", "mlp"]
+__all__ = ["linear", "mlp", "resnet18"]

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import tomllib
 
+from rich.markup import escape
 from rich.table import Table
 
 from focusfl.algorithms import ALGORITHMS
@@ -25,14 +26,19 @@ def algorithms() -> Table:
 def data() -> Table:
     table = Table("name", "what it is", "options and defaults")
     for name, make in DATA.items():
-        table.add_row(name, _first_line(make), str(inspect.signature(make)).split(" -> ")[0][1:-1])
+        options = str(inspect.signature(make)).split(" -> ")[0][1:-1]
+        table.add_row(name, escape(_first_line(make)), escape(options))
     return table
 
 
 def experiments() -> Table:
     table = Table("name", "what it shows", "file")
     for name, path in catalogue().items():
-        table.add_row(name, tomllib.loads(path.read_text(encoding="utf-8")).get("description", ""), str(path))
+        try:
+            said = str(tomllib.loads(path.read_text(encoding="utf-8")).get("description", ""))
+        except (OSError, ValueError) as error:
+            said = f"cannot be read: {error}"
+        table.add_row(name, escape(said), escape(str(path)))
     return table
 
 

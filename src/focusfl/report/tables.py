@@ -1,4 +1,4 @@
-"""Results as tables in the terminal: methods, agents, clusters."""
+"""Results as tables in the terminal: methods, agents, clusters, speed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ COLUMNS = {"avg_acc": "accuracy", "avg_loss": "loss", "faa": "FAA", "agnostic_lo
 
 
 def show(rows: list[Row], console: Console) -> None:
-    """All three."""
+    """All of them."""
     by_method: dict[str, list[Row]] = {}
     for row in rows:
         by_method.setdefault(ALGORITHMS[row["algorithm"]].name, []).append(row)
-    console.print(Group(methods(by_method), agents(by_method), clusters(by_method)))
+    console.print(Group(methods(by_method), agents(by_method), clusters(by_method), speed(by_method)))
 
 
 def methods(by_method: dict[str, list[Row]]) -> Table:
@@ -88,3 +88,17 @@ def clusters(by_method: dict[str, list[Row]]) -> RenderableType:
             ]
             table.add_row(name, str(row["seed"]), "   ".join(parts), f"{row['ari']:.2f}")
     return table if table.row_count else Group()
+
+
+def speed(by_method: dict[str, list[Row]]) -> RenderableType:
+    """Rounds until the average accuracy first reached a goal, seed by seed."""
+    if any(row.get("rounds_to") is None for rows in by_method.values() for row in rows):
+        return Group()
+    goals = list(next(iter(by_method.values()))[0]["rounds_to"])
+    table = Table(title="First round with that average accuracy, one number a seed", box=SIMPLE_HEAD)
+    table.add_column("method")
+    for goal in goals:
+        table.add_column(f"{float(goal):.0%}", justify="right")
+    for name, rows in by_method.items():
+        table.add_row(name, *(" ".join(str(row["rounds_to"][goal] or "-") for row in rows) for goal in goals))
+    return table
