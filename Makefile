@@ -2,7 +2,7 @@
 # make test   install, then everything CI checks
 PYTHON ?= python3
 VENV   ?= .venv
-# where tests keep the data sets they fetch (about 700 MB); users have theirs in the cache folder
+# where tests keep the data sets they fetch (about 320 MB); users have theirs in the cache folder
 export FOCUSFL_DATA ?= $(CURDIR)/.data
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt

@@ -144,13 +144,13 @@ def test_rotated_cifar_is_the_papers():
 @pytest.mark.parametrize("algorithm", [ff.Focus(M=2), ff.FedAvg()], ids=lambda a: a.name)
 def test_a_narrow_resnet_learns_and_resumes_on_a_cifar_slice(algorithm, tmp_path):
     need("cifar10")
-    fed = ff.data.rotated_cifar(E=3, outliers=1, n=100, n_test=40, width=16)
-    train = ff.Train(lr=0.1, batch=50, epochs=1)
+    fed = ff.data.rotated_cifar(E=2, outliers=1, n=200, n_test=100, width=16)
+    train = ff.Train(lr=0.05, batch=20, epochs=2)
 
     def setup():
-        return Setup.of(algorithm, fed, 4, train=train)
+        return Setup.of(algorithm, fed, 3, train=train)
 
     whole = [done.scores.loss.mean().item() for done in run(setup(), tmp_path, checkpoint_every=2)]
-    assert setup().runner.name == "serial" and min(whole[1:]) < whole[0]
+    assert setup().runner.name == "serial" and whole[-1] < 0.95 * whole[0]
     *_, last = run(setup(), tmp_path, resume=True)
-    assert last.t == 4 and last.scores.loss.mean().item() == whole[-1]
+    assert last.t == 3 and last.scores.loss.mean().item() == whole[-1]

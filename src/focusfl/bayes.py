@@ -1,7 +1,8 @@
 """Each agent's best possible loss, min L_e of eq. 3: known exactly, or the loss of a surrogate.
 
-A surrogate is what one agent would learn who held all the data of its cluster: the same network, optimiser
-and number of steps, evaluated on each member's own test data.
+A surrogate is what one agent would learn who held all the data of its cluster: the same network, training
+options and rounds, evaluated on each member's own test data. With K full-batch steps a round it takes T K full
+steps; with epochs, epochs over the pooled data.
 """
 
 from __future__ import annotations

@@ -2,5 +2,6 @@
 
 from focusfl.models.mlp import linear, mlp
 from focusfl.models.resnet import resnet18
+from focusfl.models.text import text_classifier
 
-__all__ = ["linear", "mlp", "resnet18"]
+__all__ = ["linear", "mlp", "resnet18", "text_classifier"]
