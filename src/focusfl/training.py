@@ -145,7 +145,8 @@ def run(
     for t in range(begun, setup.rounds):
         clock = time.perf_counter()
         cohort = plan.cohort(setup.seed, t, setup.fed.E, setup.fraction)
-        upload = engine.round(algorithm, server, states, t, cohort)
+        with engine.threads():
+            upload = engine.round(algorithm, server, states, t, cohort)
         server = algorithm.aggregate(server, upload.add, upload.each, torch.from_numpy(cohort).to(setup.place))
         done, last = t + 1, t + 1 == setup.rounds
         took = time.perf_counter() - clock
@@ -168,7 +169,8 @@ def run(
 
 
 def _evaluate(setup: Setup, server: State, states: State) -> Scores:
-    loss, acc = setup.runner.evaluate(setup.algorithm, server, states)
+    with setup.runner.threads():
+        loss, acc = setup.runner.evaluate(setup.algorithm, server, states)
     return Scores(loss.cpu(), None if acc is None else acc.cpu())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from focusfl.data.federation import Federation
-from focusfl.engines.base import Engine, Scores
+from focusfl.engines.base import Engine, Scores, step_work
 from focusfl.engines.serial import Serial
 from focusfl.engines.vectorised import Vectorised
 from focusfl.errors import InputError, nearest
@@ -20,10 +20,7 @@ def choose(name: str, task: Task, fed: Federation, train: Train) -> type[Engine]
         if name not in ENGINES:
             raise InputError(f"engine = {name!r}: {nearest(name, [*ENGINES, 'auto'])}")
         return ENGINES[name]
-    longest = int(fed.training.sizes.max())
-    rows = longest if train.batch is None else min(longest, train.batch)
-    work = rows * sum(p.numel() for p in task.network.parameters())
-    return Vectorised if task.plain and work < SMALL else Serial
+    return Vectorised if task.plain and step_work(task, fed, train) < SMALL else Serial
 
 
 __all__ = ["ENGINES", "Engine", "Scores", "choose"]

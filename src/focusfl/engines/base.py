@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from focusfl.core import Algorithm, State, Upload
@@ -12,6 +15,8 @@ from focusfl.data.federation import Federation
 from focusfl.engines.plan import Ints
 from focusfl.task import Task
 from focusfl.train import Train
+
+LITTLE = 1e7  # multiply-adds of a step below which a second thread does not pay (measured)
 
 
 class Scores(NamedTuple):
@@ -29,6 +34,22 @@ class Engine(ABC):
     def __init__(self, task: Task, fed: Federation, train: Train, rounds: int, seed: int) -> None:
         self.task, self.fed, self.train, self.rounds, self.seed = task, fed, train, rounds, seed
 
+    @contextmanager
+    def threads(self) -> Iterator[None]:
+        """One thread where a step is little work: more would mostly wait, and for long on a busy machine."""
+        before = torch.get_num_threads()
+        if step_work(self.task, self.fed, self.train) * self.at_once < LITTLE:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    @property
+    def at_once(self) -> int:
+        """How many agents a step is taken for at the same time."""
+        return 1
+
     @abstractmethod
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Upload:
         """`local` at each agent of the cohort. Writes their new states in place; returns the sums of `add`
@@ -37,3 +58,10 @@ class Engine(ABC):
     @abstractmethod
     def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
         """Every agent's prediction on its own test data."""
+
+
+def step_work(task: Task, fed: Federation, train: Train) -> int:
+    """Multiply-adds of one agent's local step, forward, about: examples x parameters."""
+    longest = int(fed.training.sizes.max())
+    rows = longest if train.batch is None else min(longest, train.batch)
+    return rows * sum(p.numel() for p in task.network.parameters())

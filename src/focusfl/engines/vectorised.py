@@ -72,6 +72,10 @@ class Vectorised(Engine):
             right.append(b)
         return Scores(torch.cat(loss), None if self.task.classes is None else torch.cat(right))
 
+    @property
+    def at_once(self) -> int:
+        return self.fed.E
+
     def size(self, server: State) -> int:
         """How many agents at once, so that memory stays bounded."""
         return chunk_size(self.task, self.fed, self.train, server)
