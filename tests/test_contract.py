@@ -273,3 +273,15 @@ def test_the_e_step_looks_in_eval_mode(ragged):
             x, y = ragged.train(e)
             losses.append(-nn.functional.cross_entropy(network(x), y))
         assert torch.allclose(states["log_pi"][e].exp(), torch.softmax(torch.stack(losses), 0), atol=1e-5)
+
+
+def test_little_work_takes_one_thread_and_the_setting_comes_back(ragged):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for model, inside in ((ragged.recipe.model, 1), (lambda: ff.models.mlp(6, 2000, 2000, 3), 2)):
+            with Setup.of(ff.FedAvg(), ragged, 1, model=model).runner.threads():
+                assert torch.get_num_threads() == inside
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
