@@ -26,7 +26,8 @@ def algorithms() -> Table:
 def data() -> Table:
     table = Table("name", "what it is", "options and defaults")
     for name, make in DATA.items():
-        options = str(inspect.signature(make)).split(" -> ")[0][1:-1]
+        parameters = inspect.signature(make).parameters.values()
+        options = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters)
         table.add_row(name, escape(_first_line(make)), escape(options))
     return table
 
