@@ -46,7 +46,7 @@ def fit(
     for line in notes(setup):
         warnings.warn(line, stacklevel=2)
     with Bars(progress) as bars:
-        return train_and_judge(setup, bars, _SHARED, bayes)
+        return train_and_judge(setup, bars, _SHARED, bayes, eval_every=1 if bars.shown else 0)
 
 
 def train_and_judge(
@@ -60,7 +60,7 @@ def train_and_judge(
     checkpoint_every: int = 10,
     stop: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """The rounds, then the best losses, each with a bar."""
+    """The rounds, then the best losses, each with a bar. eval_every 0: after the last round alone."""
     who = f"{setup.algorithm.name} seed {setup.seed}"
     watch = bars.add(who, setup.rounds)
     for last in run(setup, folder, resume, eval_every or setup.rounds, checkpoint_every, stop):

@@ -37,6 +37,10 @@ class Bars:
             disable=not (console.is_terminal if show is None else show),
         )
 
+    @property
+    def shown(self) -> bool:
+        return not self._progress.disable
+
     def add(self, name: str, rounds: int) -> Callable[[Round], None]:
         """A new bar; call what comes back after every round."""
         task = self._progress.add_task(name, total=rounds, loss="loss   -   ")

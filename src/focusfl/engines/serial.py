@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -93,13 +94,15 @@ class SerialAgent:
             optimiser.step(model, grad)
         return model
 
-    def _batches(self) -> list[Data]:
+    def _batches(self) -> Iterator[Data]:
         n = len(self.data.y)
         if self.full:
-            return [self.data] * plan.steps(self.train, n)
-        rows = plan.batches(self.seed, self.t, np.array([self.e]), np.array([n]), self.train)
-        chosen = [torch.from_numpy(rows.step(0, k)).to(self.data.y.device) for k in range(rows.size.shape[1])]
-        return [Data(self.data.x[r], self.data.y[r]) for r in chosen]
+            yield from [self.data] * plan.steps(self.train, n)
+            return
+        made = plan.batches(self.seed, self.t, np.array([self.e]), np.array([n]), self.train)
+        for k in range(made.size.shape[1]):
+            rows = torch.from_numpy(made.step(0, k)).to(self.data.y.device)
+            yield Data(self.data.x[rows], self.data.y[rows])
 
     def _forward(self, w: Models, m: int) -> tuple[Weights, Weights, Tensor]:
         leaves, loss = self._training_loss(take(w, m), self.data)
