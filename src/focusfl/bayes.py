@@ -20,7 +20,7 @@ from focusfl import files
 from focusfl.algorithms.local import Local
 from focusfl.data.federation import Federation
 from focusfl.errors import Diverged, InputError, nearest
-from focusfl.training import Round, Setup, run
+from focusfl.training import Round, Setup, evaluate, run
 from focusfl.tree import take
 
 KINDS = ("auto", "exact", "true", "learned", "agent")
@@ -94,7 +94,7 @@ class Surrogates:
         pooled = replace(alone, fed=alone.fed.pool(groups))
         for done in run(pooled, eval_every=0, stop=stop):
             watch(done)
-        loss = alone.runner.evaluate(Local(), done.server, take(done.states, groups)).loss.cpu()
+        loss = evaluate(alone, done.server, take(done.states, groups)).loss
         if not torch.isfinite(loss).all():
             raise Diverged(f"the surrogate's loss is not finite: try a smaller lr than train.lr = {alone.train.lr}")
         return loss

@@ -59,3 +59,10 @@ def make_folder(path: Path) -> Path:
         write(path / "writable", lambda temporary: temporary.touch())
         (path / "writable").unlink()
     return path
+
+
+def cache_root() -> Path:
+    """FOCUSFL_DATA, else focusfl in the user's cache folder."""
+    if named := os.environ.get("FOCUSFL_DATA"):
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "focusfl"

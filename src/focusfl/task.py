@@ -39,7 +39,7 @@ class Task:
         self.network = copy.deepcopy(network)
         self.classes = classes
         self.parameters = [k for k, p in network.named_parameters() if p.requires_grad]
-        self.counters = {k: b for k, b in self.network.named_buffers() if not b.is_floating_point()}
+        self.counters = [k for k, b in self.network.named_buffers() if not b.is_floating_point()]
         layers = [m for m in network.modules() if type(m) is not nn.Sequential]
         self.plain = all(type(m) in PLAIN for m in layers)
         self.moody = [type(m).__name__ for m in layers if isinstance(m, MOODY)]
@@ -54,7 +54,7 @@ class Task:
         """What the network with weights w says to x, [n, C]. In train mode batch statistics in w are updated."""
         if self.network.training != train:
             self.network.train(train)
-        counters = {k: b.clone() for k, b in self.counters.items()}
+        counters = {k: self.network.get_buffer(k).clone() for k in self.counters}
         out: Tensor = functional_call(self.network, {**counters, **w}, (x,))
         return out
 

@@ -65,7 +65,7 @@ class Setup:
         require("fraction", fraction, 0 < fraction <= 1, "above 0 and at most 1")
         setup = Setup(algorithm, fed, model, train or fed.recipe.train, rounds, seed, engine, fraction, device)
         setup.task.check(fed.training.x)
-        assert setup.runner  # an engine or device that cannot run this says so now
+        _ = setup.runner  # an engine or device that cannot run this says so now
         return setup
 
     @cached_property
@@ -153,7 +153,7 @@ def run(
         seconds += took
         scores = None
         if eval_every and (last or done % eval_every == 0):
-            scores = _evaluate(setup, server, states)
+            scores = evaluate(setup, server, states)
         _check_finite(setup, done, {"server": server, "agents": states}, scores)
         if history is not None:
             history.write(done, scores, labels(algorithm, server, states), took)
@@ -164,11 +164,12 @@ def run(
         if stopping:
             raise Interrupted(f"stopped after round {done} of {setup.rounds}")
     if begun == setup.rounds:  # resumed, and there was nothing left to do
-        scores = _evaluate(setup, server, states) if eval_every else None
+        scores = evaluate(setup, server, states) if eval_every else None
         yield Round(begun, server, states, scores, seconds)
 
 
-def _evaluate(setup: Setup, server: State, states: State) -> Scores:
+def evaluate(setup: Setup, server: State, states: State) -> Scores:
+    """Every agent on its own test data, on the cpu."""
     with setup.runner.threads():
         loss, acc = setup.runner.evaluate(setup.algorithm, server, states)
     return Scores(loss.cpu(), None if acc is None else acc.cpu())

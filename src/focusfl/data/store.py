@@ -60,7 +60,7 @@ def listing() -> list[Here]:
     """Every data set, here or not; touches no network."""
     rows = []
     for chosen in DATASETS.values():
-        path = cache.root() / chosen.name
+        path = files.cache_root() / chosen.name
         try:
             entry = cache.read(path)
         except cache.Damaged as error:
@@ -79,7 +79,7 @@ def _entry(chosen: Dataset, folder: Path | None, every_byte: bool = False) -> ca
         return _settled(chosen, found, every_byte)
     if found is None and (entry := _installed(chosen)) is not None:
         return entry
-    root = cache.root()
+    root = files.cache_root()
     with files.readable_errors(root):
         root.mkdir(parents=True, exist_ok=True)
     try:
@@ -98,7 +98,7 @@ def _entry(chosen: Dataset, folder: Path | None, every_byte: bool = False) -> ca
 
 def _settled(chosen: Dataset, found: Path | None, every_byte: bool) -> cache.Entry:
     """The cache's entry, unless it is damaged or the user's folder holds something else."""
-    entry = cache.read(cache.root() / chosen.name, every_byte)
+    entry = cache.read(files.cache_root() / chosen.name, every_byte)
     if found is not None and entry.raw != (chosen.pins or fetch.digests(chosen, fetch.inside(chosen, found))):
         raise cache.Damaged(f"made from other files than those of {found}")
     return entry
@@ -152,4 +152,4 @@ def _convert(chosen: Dataset, label: str, bring: Callable[[Path], Raw], work: Pa
         with bar(f"{chosen.name}: convert", sum(path.stat().st_size for path in raw.values())) as step:
             arrays = convert.arrays(chosen, raw, step)
         cache.write_arrays(made, chosen.name, arrays)
-    return cache.publish(made, cache.root() / chosen.name, label, digests)
+    return cache.publish(made, files.cache_root() / chosen.name, label, digests)

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from focusfl.data.store_bar import bar
+from focusfl.files import cache_root
 
 FORMAT = 1  # of an entry; another number means: make it again
 
@@ -56,13 +57,6 @@ class Entry:
             raise Damaged(f"{self.path}: {error}") from error
 
 
-def root() -> Path:
-    """FOCUSFL_DATA, else focusfl in the user's cache folder."""
-    if named := os.environ.get("FOCUSFL_DATA"):
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "focusfl"
-
-
 def read(path: Path, every_byte: bool = False) -> Entry:
     """The entry, its files' sizes compared with the manifest, and on request their bytes."""
     if not path.is_dir():
@@ -86,13 +80,13 @@ def read(path: Path, every_byte: bool = False) -> Entry:
 @contextlib.contextmanager
 def locked(name: str) -> Iterator[None]:
     """One process at a time makes an entry. What a killed one left behind is removed."""
-    with (root() / f".{name}.lock").open("w") as handle:
+    with (cache_root() / f".{name}.lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print(f"{name}: another process is getting it; waiting for it to finish ...", file=sys.stderr)
             fcntl.flock(handle, fcntl.LOCK_EX)
-        for left in root().glob(f".{name}.*.tmp"):
+        for left in cache_root().glob(f".{name}.*.tmp"):
             shutil.rmtree(left, ignore_errors=True)
         yield
 
@@ -100,7 +94,7 @@ def locked(name: str) -> Iterator[None]:
 @contextlib.contextmanager
 def workplace(name: str) -> Iterator[Path]:
     """A temporary folder beside the entry, gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=root()))
+    folder = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=cache_root()))
     try:
         yield folder
     finally:

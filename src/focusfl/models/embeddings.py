@@ -51,9 +51,8 @@ def embed(texts: Sequence[str], encoder: str | Path | None = None, length: int =
 
 
 def cache_folder() -> Path:
-    """FOCUSFL_DATA, else focusfl in the user's cache folder; embeddings have a folder of their own there."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return Path(os.environ.get("FOCUSFL_DATA") or caches / "focusfl").expanduser() / "embeddings"
+    """Embeddings have a folder of their own in the cache."""
+    return files.cache_root() / "embeddings"
 
 
 def find(encoder: str | Path | None = None) -> str | Path:
