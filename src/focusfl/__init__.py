@@ -10,7 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from focusfl import data, metrics, models
-    from focusfl.algorithms import FedAvg, Focus, Local
+    from focusfl.algorithms import (
+        AFL,
+        CFL,
+        CGSV,
+        IFCA,
+        QFFL,
+        Ditto,
+        FedAvg,
+        FedEM,
+        FedProx,
+        FedSoft,
+        FeSEM,
+        Focus,
+        HardCluster,
+        Local,
+    )
     from focusfl.data import Federation
     from focusfl.errors import InputError
     from focusfl.fitting import fit
@@ -19,12 +34,23 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
+__all__ = [  # noqa: RUF022
+    "AFL",
+    "CFL",
+    "CGSV",
+    "IFCA",
+    "QFFL",
+    "Ditto",
+    "FeSEM",
     "FedAvg",
-    "Federation",
+    "FedEM",
+    "FedProx",
+    "FedSoft",
     "Focus",
-    "InputError",
+    "HardCluster",
     "Local",
+    "Federation",
+    "InputError",
     "Result",
     "Train",
     "data",
@@ -33,12 +59,9 @@ __all__ = [
     "models",
 ]
 
-_HOME = {
-    "FedAvg": "focusfl.algorithms",
+_HOME = {  # the rest are algorithms
     "Federation": "focusfl.data",
-    "Focus": "focusfl.algorithms",
     "InputError": "focusfl.errors",
-    "Local": "focusfl.algorithms",
     "Result": "focusfl.result",
     "Train": "focusfl.train",
     "fit": "focusfl.fitting",
@@ -48,8 +71,8 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name in ("data", "metrics", "models"):
         return importlib.import_module(f"focusfl.{name}")
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+    if name in __all__:
+        return getattr(importlib.import_module(_HOME.get(name, "focusfl.algorithms")), name)
     raise AttributeError(f"module 'focusfl' has no attribute {name!r}")
 
 

@@ -48,7 +48,7 @@ def run(
 def compare(
     data: Annotated[str, typer.Option(help="See: focusfl list data")] = "rotated-digits",
     algorithms: Annotated[
-        str, typer.Option(help="Names with commas; see: focusfl list algorithms")
+        str, typer.Option(help="Names with commas, qffl:q=0.1 for an option, or all; see: focusfl list algorithms")
     ] = "focus,fedavg",
     seeds: Annotated[str, typer.Option(help="Numbers with commas")] = "0,1,2",
     rounds: Annotated[int | None, typer.Option(help="T; by default what suits the data")] = None,
@@ -72,6 +72,26 @@ def compare(
     raw |= {} if rounds is None else {"rounds": rounds}
     chosen = Experiment.parse(apply(raw, set_))
     _execute(chosen, out or Path("runs") / f"{data}-{_short(chosen)}", resume, overwrite, json)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of a finished experiment")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File to write. Default: report.md in that folder")
+    ] = None,
+) -> None:
+    """Write the results of an experiment as a page of Markdown."""
+    from focusfl import files
+    from focusfl.comparing import read_left_out
+    from focusfl.report.markdown import report as page
+
+    if not (folder / "results.json").exists():
+        raise InputError(f"{folder}: no results.json; focusfl run and focusfl compare write one")
+    experiment, rows = (files.read_json(folder / name) for name in ("experiment.json", "results.json"))
+    path = out or folder / "report.md"
+    files.write_text(path, page(experiment, rows, read_left_out(folder)))
+    print(path)
 
 
 @app.command("list")
@@ -130,7 +150,7 @@ def _execute(experiment: Experiment, out: Path, resume: bool, overwrite: bool, a
 
     from rich.console import Console
 
-    from focusfl.comparing import compare
+    from focusfl.comparing import compare, read_left_out
     from focusfl.report.tables import show
 
     try:
@@ -144,7 +164,7 @@ def _execute(experiment: Experiment, out: Path, resume: bool, overwrite: bool, a
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    show(rows, Console())
+    show(rows, read_left_out(out), Console())
     print(f"Results: {out / 'results.json'}")
 
 

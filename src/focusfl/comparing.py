@@ -2,12 +2,14 @@
 
 DIR/experiment.json               what the folder holds
 DIR/results.json                  a row per finished run
+DIR/left-out.json                 of "all", the methods that cannot run here, and why
 DIR/runs/focus-seed0/             history.jsonl, checkpoint.safetensors, result.json
 DIR/surrogates/KEY.json           best losses, shared by the methods
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +17,21 @@ from typing import Any
 
 from focusfl import files, history
 from focusfl.bayes import Surrogates, resolve
-from focusfl.errors import InputError
+from focusfl.errors import CannotRun, Diverged, InputError
 from focusfl.experiments import Experiment
 from focusfl.fitting import notes, train_and_judge
 from focusfl.interrupt import graceful
 from focusfl.progress import Bars
+from focusfl.training import Setup
 
 Row = dict[str, Any]
-OURS = ("results.json", "runs", "surrogates", "experiment.json")  # the marker last: it goes last too
+OURS = (
+    "results.json",
+    "left-out.json",
+    "runs",
+    "surrogates",
+    "experiment.json",
+)  # the marker last: it goes last too
 
 
 def compare(
@@ -34,23 +43,39 @@ def compare(
     note: Callable[[str], None] = print,
 ) -> list[Row]:
     """The rows of results.json. A folder that holds all of them already is only read."""
-    setups = experiment.setups(experiment.seeds[0])  # fails on bad input before anything is written
-    resolve(experiment.bayes, setups[0].fed)
-    for line in dict.fromkeys(line for setup in setups for line in notes(setup)):
+    made = experiment.setups(experiment.seeds[0])  # fails on bad input before anything is written
+    setups = {method: setup for method, setup in made.items() if isinstance(setup, Setup)}
+    left_out = {method: str(why) for method, why in made.items() if isinstance(why, CannotRun)}
+    if not setups:
+        raise InputError(f"none of the methods can run: {next(iter(left_out.values()))}")
+    resolve(experiment.bayes, next(iter(setups.values())).fed)
+    for line in dict.fromkeys(line for setup in setups.values() for line in notes(setup)):
         note(line)
-    rows = _claim(experiment, out, resume, overwrite)
-    if len(rows) == len(experiment.algorithms) * len(experiment.seeds):
+    if not overwrite:
+        left_out |= read_left_out(out)  # what diverged before would do so again
+    rows = _claim(experiment, [method for method in setups if method not in left_out], out, resume, overwrite)
+    if len(rows) == sum(method not in left_out for method in setups) * len(experiment.seeds):
         files.write_json(out / "results.json", rows)  # a kill may have come between the last run and this
         note(f"{out} holds this experiment already: nothing to do (--overwrite runs it again)")
         return rows
-    surrogates = Surrogates(out / "surrogates")
-    rows = []
     with graceful() as stop, Bars(progress) as bars:
-        for seed in experiment.seeds:
-            for name, setup in zip(experiment.algorithms, experiment.setups(seed), strict=True):
-                folder = out / "runs" / f"{name}-seed{seed}"
-                done = folder / "result.json"
-                if not done.exists():
+        return _run(experiment, out, left_out, bars, stop)
+
+
+def _run(
+    experiment: Experiment, out: Path, left_out: dict[str, str], bars: Bars, stop: Callable[[], bool]
+) -> list[Row]:
+    """Every method, every seed, but for those that are finished; of "all", one that diverges is left out."""
+    surrogates = Surrogates(out / "surrogates")
+    rows: list[Row] = []
+    for seed in experiment.seeds:
+        for method, setup in experiment.setups(seed).items():
+            if not isinstance(setup, Setup) or method in left_out:
+                continue
+            folder = _folder(out, method, seed)
+            done = folder / "result.json"
+            if not done.exists():
+                try:
                     result = train_and_judge(
                         setup,
                         bars,
@@ -62,14 +87,34 @@ def compare(
                         checkpoint_every=experiment.checkpoint_every,
                         stop=stop,
                     )
-                    row = result.row() | {"rounds_to": history.rounds_to(history.read(folder))}
-                    files.write_json(done, row)
-                rows.append(_row(done))
-                files.write_json(out / "results.json", rows)
+                except Diverged as why:
+                    if experiment.algorithms != ["all"]:
+                        raise
+                    left_out[method] = f"seed {seed}: {why}"
+                    rows = [row for row in rows if row["method"] != method]
+                    continue
+                row = {"method": method} | result.row() | {"rounds_to": history.rounds_to(history.read(folder))}
+                files.write_json(done, row)
+            rows.append(_row(done))
+            files.write_json(out / "results.json", rows)
+    if left_out:
+        files.write_json(out / "left-out.json", left_out)
     return rows
 
 
-def _claim(experiment: Experiment, out: Path, resume: bool, overwrite: bool) -> list[Row]:
+def read_left_out(out: Path) -> dict[str, str]:
+    """Of "all": the methods that could not run, and why."""
+    path = out / "left-out.json"
+    return dict(files.read_json(path)) if path.exists() else {}
+
+
+def _folder(out: Path, method: str, seed: int) -> Path:
+    """runs/qffl-q0.1-seed0 for the method "qffl:q=0.1"."""
+    name = re.sub(r"[^\w.-]+", "-", method.replace("=", ""))
+    return out / "runs" / f"{name}-seed{seed}"
+
+
+def _claim(experiment: Experiment, methods: list[str], out: Path, resume: bool, overwrite: bool) -> list[Row]:
     """Make `out` this experiment's folder; the rows of the runs that it has finished."""
     said = experiment.model_dump(mode="json", exclude={"name", "description"})
     marker = out / "experiment.json"
@@ -87,9 +132,7 @@ def _claim(experiment: Experiment, out: Path, resume: bool, overwrite: bool) -> 
     if files.read_json(marker) != said:
         raise InputError(f"{out} holds another experiment: use another folder, or --overwrite to replace it")
     files.make_folder(out)
-    found = [
-        out / "runs" / f"{name}-seed{seed}" / "result.json" for seed in said["seeds"] for name in said["algorithms"]
-    ]
+    found = [_folder(out, method, seed) / "result.json" for seed in experiment.seeds for method in methods]
     rows = [_row(path) for path in found if path.exists()]
     if len(rows) < len(found) and not resume:
         raise InputError(f"{out} holds this experiment, unfinished: --resume goes on, --overwrite starts anew")

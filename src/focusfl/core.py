@@ -6,11 +6,13 @@ E agents, M models, K local steps, T rounds; e, m, k, t run over them, as in the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from focusfl.errors import require
 
 Models = dict[str, Tensor]
 """A stack of M models: leading axis M on every tensor. FedAvg has M = 1."""
@@ -40,12 +42,35 @@ class Agent(Protocol):
     """All that an algorithm may ask of agent e. Its examples stay inside."""
 
     n: Tensor  # how many training examples it has
+    lr: float  # eta in this round
+    learnt: tuple[str, ...]  # the tensors of a model that training changes; the rest are batch statistics
 
     def losses(self, w: Models) -> Tensor:
         """Mean training loss of each model, [M], in eval mode."""
 
-    def sgd(self, w: Models, pull: Pull | None = None, only: Tensor | None = None) -> Models:
-        """Each model after the K local steps. `only`, [M] bool: the others come back as they were."""
+    def example_losses(self, w: Models) -> Tensor:
+        """Training loss of each model on each example, [M, n], in eval mode."""
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean over the agent's examples: [..., n] -> [...]. The engine may have padded n; this knows."""
+
+    def class_counts(self) -> Tensor:
+        """How many training examples it has of each class, [C]."""
+
+    def sgd(
+        self,
+        w: Models,
+        pull: Pull | None = None,
+        only: Tensor | None = None,
+        weights: Tensor | None = None,
+        freeze: Collection[str] = (),
+    ) -> Models:
+        """Each model after the K local steps.
+
+        only     [M] bool: the others come back as they were
+        weights  [M, n]: of each example in each model's loss, which is mean(weight * loss)
+        freeze   tensors, by name, that are not trained
+        """
 
 
 class Upload(NamedTuple):
@@ -73,12 +98,16 @@ class Algorithm(ABC):
     personal: ClassVar[bool] = False  # does every agent predict with a model of its own?
 
     @abstractmethod
-    def start(self, networks: Networks) -> State:
-        """The server's first state."""
+    def start(self, networks: Networks, E: int) -> State:
+        """The server's first state, with E agents to come."""
 
     def enroll(self, server: State) -> State:
         """An agent's first state. It stays with the agent."""
         return {}
+
+    def downlink(self, server: State, e: Tensor) -> State:
+        """What agent e, a number [], receives of the server's state: `local`, `predict` and `label` see this."""
+        return server
 
     @abstractmethod
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
@@ -96,9 +125,21 @@ class Algorithm(ABC):
         """pi_e, [M], where the method has cluster labels."""
         return None
 
-    def assign(self, server: State, agent: Agent) -> State:
-        """The state of an agent that was never trained with. It changes nothing on the server."""
-        return self.enroll(server)
+    def assign(self, server: State, agent: Agent) -> tuple[State, State]:
+        """What an agent that was never trained with would receive and hold. Nothing changes on the server."""
+        return server, self.enroll(server)
+
+    def check(self, w: Models, classes: int | None) -> None:
+        """Raise CannotRun where the method does not apply to such a model [1, ...], or to regression (None)."""
+        return None
+
+    def first(self) -> Algorithm | None:
+        """A method whose clusters this one needs: it is run to its end beforehand, then `given` is called."""
+        return None
+
+    def given(self, clusters: Tensor) -> Algorithm:
+        """This method with the clusters, [E], that `first` found."""
+        return self
 
 
 def scale(w: Models, by: Tensor) -> Models:
@@ -111,3 +152,31 @@ def mean_or_keep(w: Models, total: Models, weight: Tensor) -> Models:
     held = weight > 1e-20
     means = scale(total, 1 / torch.where(held, weight, 1))
     return {k: torch.where(held.reshape(-1, *(1,) * (v.dim() - 1)), means[k], v) for k, v in w.items()}
+
+
+def row(tree: State, e: Tensor) -> State:
+    """Row e, a number [], of every tensor. Plain indexing would not vmap."""
+    return {
+        k: row(v, e) if isinstance(v, dict) else v.index_select(0, e.reshape(1)).squeeze(0) for k, v in tree.items()
+    }
+
+
+def one_of(w: Models, m: Tensor) -> Models:
+    """Model m, a number [], as a stack of one."""
+    return {k: v.index_select(0, m.reshape(1)) for k, v in w.items()}
+
+
+def one_hot(m: Tensor, M: int) -> Tensor:
+    """[] -> [M], or [C] -> [C, M]: 1.0 at m, else 0.0."""
+    return (m.unsqueeze(-1) == torch.arange(M, device=m.device)).float()
+
+
+def vector(w: Models) -> Tensor:
+    """Each model of the stack laid flat: [M, P]."""
+    return torch.cat([v.flatten(1) for v in w.values()], 1)
+
+
+def clustered_start(networks: Networks, M: int, init: str) -> Models:
+    """M first models: "independent" random networks, or "tied": one, M copies, 1 % noise added."""
+    require("init", init, init in ("independent", "tied"), "independent or tied")
+    return networks.independent(M) if init == "independent" else networks.copies(M, noise=0.01)

@@ -11,6 +11,10 @@ class InputError(ValueError):
     """The user's input cannot be used; the message names the place and says what to do. Exit code 2."""
 
 
+class CannotRun(InputError):
+    """The method does not apply to this model or data; the message says what it needs."""
+
+
 class Diverged(RuntimeError):
     """Training left the finite numbers. Exit code 1."""
 

@@ -18,7 +18,7 @@ from focusfl.core import Algorithm
 from focusfl.data import DATA
 from focusfl.data.federation import Federation
 from focusfl.data.shift import SHIFTS
-from focusfl.errors import InputError, nearest
+from focusfl.errors import CannotRun, InputError, nearest
 from focusfl.train import Train
 from focusfl.training import Setup
 
@@ -34,7 +34,7 @@ class Experiment(BaseModel):
     name: str = "compare"
     description: str = ""
     data: Table
-    algorithms: list[str] = Field(min_length=1)
+    algorithms: list[str] = Field(min_length=1)  # names, "qffl:q=0.1", or "all"
     seeds: list[Seed] = Field(default=[0, 1, 2], min_length=1)
     rounds: int | None = Field(default=None, ge=1)
     engine: Literal["auto", "serial", "vectorised"] = "auto"
@@ -61,8 +61,8 @@ class Experiment(BaseModel):
             for key, values in (("algorithms", experiment.algorithms), ("seeds", experiment.seeds)):
                 if len(set(values)) < len(values):
                     raise InputError(f"{key} = {values}: each one once")
-            for name in {*experiment.algorithms, *params}:
-                experiment.algorithm(name)
+            for method in {*experiment.methods, *params}:
+                experiment.algorithm(method)
             experiment.source()
             experiment.shifts()
             experiment.train_options()
@@ -70,13 +70,22 @@ class Experiment(BaseModel):
             raise InputError(f"{where}: {error}" if where else str(error)) from error
         return experiment
 
-    def algorithm(self, name: str, clusters: int | None = None) -> Algorithm:
-        """The method with its options; M, where left out, is the number of true clusters if that is known."""
+    @property
+    def methods(self) -> list[str]:
+        """The algorithms, with "all" spelt out."""
+        return list(ALGORITHMS) if self.algorithms == ["all"] else self.algorithms
+
+    def algorithm(self, method: str, clusters: int | None = None) -> Algorithm:
+        """The method with its options: those of its table, then those behind its name, as in "qffl:q=0.1".
+
+        M, where left out, is the number of true clusters if that is known.
+        """
+        name, *changes = method.split(":")
         if name not in ALGORITHMS:
             raise InputError(f"unknown algorithm {name!r}: {nearest(name, ALGORITHMS)}")
         kind = ALGORITHMS[name]
         fields = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-        given = dict(self.params.get(name, {}))
+        given = apply(dict(self.params.get(name, {})), changes)
         if clusters is not None and "M" in fields:
             given.setdefault("M", clusters)
         return kind(**_typed(name, kind, given))
@@ -112,14 +121,22 @@ class Experiment(BaseModel):
             made.append(partial(SHIFTS[kind], **_typed("shift", SHIFTS[kind], given, positional=("fed",))))
         return made
 
-    def setups(self, seed: int) -> list[Setup]:
-        """One run per method, on the same data."""
+    def setups(self, seed: int) -> dict[str, Setup | CannotRun]:
+        """A run for each method, on the same data; of "all", those that cannot run give their reason."""
         fed = self.federation(seed)
         clusters = None if fed.clusters is None else len(fed.clusters.unique())
         train = self.train_options(fed.recipe.train)
-        methods = [self.algorithm(name, clusters) for name in self.algorithms]
         rest = (seed, self.engine, self.fraction, self.device)
-        return [Setup.of(method, fed, self.rounds, None, train, *rest) for method in methods]
+        made: dict[str, Setup | CannotRun] = {}
+        for method in self.methods:
+            algorithm = self.algorithm(method, clusters)
+            try:
+                made[method] = Setup.of(algorithm, fed, self.rounds, None, train, *rest)
+            except CannotRun as reason:
+                if self.algorithms != ["all"]:
+                    raise
+                made[method] = reason
+        return made
 
 
 def load(path: Path, changes: Iterable[str] = ()) -> Experiment:

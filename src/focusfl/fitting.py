@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from focusfl.bayes import Surrogates, resolve
 from focusfl.core import Algorithm
 from focusfl.data.federation import Federation
+from focusfl.files import make_folder
 from focusfl.progress import Bars
 from focusfl.result import Result, found_clusters
 from focusfl.train import Train
@@ -61,6 +63,7 @@ def train_and_judge(
     stop: Callable[[], bool] = lambda: False,
 ) -> Result:
     """The rounds, then the best losses, each with a bar. eval_every 0: after the last round alone."""
+    setup = _with_clusters(setup, bars, folder, resume, checkpoint_every, stop)
     who = f"{setup.algorithm.name} seed {setup.seed}"
     watch = bars.add(who, setup.rounds)
     for last in run(setup, folder, resume, eval_every or setup.rounds, checkpoint_every, stop):
@@ -69,6 +72,21 @@ def train_and_judge(
     found = found_clusters(setup, last.server, last.states)
     best = surrogates.best(setup, bayes, found, lazily(bars, f"best loss seed {setup.seed}", setup.rounds), stop)
     return Result(setup, last.server, last.states, last.scores, best, last.seconds)
+
+
+def _with_clusters(
+    setup: Setup, bars: Bars, folder: Path | None, resume: bool, checkpoint_every: int, stop: Callable[[], bool]
+) -> Setup:
+    """A method that builds on the clusters of another (core.Algorithm.first) gets them: that one is run here."""
+    first = setup.algorithm.first()
+    if first is None:
+        return setup
+    before = replace(setup, algorithm=first)
+    watch = bars.add(f"{first.name} for {setup.algorithm.name} seed {setup.seed}", setup.rounds)
+    inside = None if folder is None else make_folder(folder / "first")
+    for last in run(before, inside, resume, 0, checkpoint_every, stop):
+        watch(last)
+    return replace(setup, algorithm=setup.algorithm.given(found_clusters(before, last.server, last.states)))
 
 
 def notes(setup: Setup) -> list[str]:

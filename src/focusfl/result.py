@@ -54,7 +54,7 @@ class Result:
     @property
     def pi(self) -> Tensor | None:
         """The soft labels, [E, M]; None where the method has none."""
-        return labels(self.setup.algorithm, self.server, self.states)
+        return labels(self.setup.algorithm, self.server, self.states, self.setup.fed.E)
 
     @property
     def clusters(self) -> Tensor:
@@ -71,7 +71,8 @@ class Result:
         """Agent's prediction for x: class probabilities [n, C], or values [n] in regression."""
         if not 0 <= agent < self.setup.fed.E:
             raise InputError(f"agent = {agent}: there are agents 0 to {self.setup.fed.E - 1}")
-        return self._predict(take(self.states, agent), x)
+        view = self.setup.algorithm.downlink(self.server, torch.tensor(agent))
+        return self._predict(view, take(self.states, agent), x)
 
     def assign(self, x: Any, y: Any) -> Newcomer:
         """An agent that was never trained with: one E step on its data; the server does not change."""
@@ -81,16 +82,16 @@ class Result:
         check_agents([setup.fed.train(0), data], setup.fed.classes, "training")
         data = Data(data.x.to(setup.place), data.y.to(setup.place))
         guest = SerialAgent(setup.task, data, setup.train, 0.0, setup.seed, 0, 0)
-        return Newcomer(self, setup.algorithm.assign(self.server, guest))
+        return Newcomer(self, *setup.algorithm.assign(self.server, guest))
 
-    def _predict(self, state: State, x: Any) -> Tensor:
+    def _predict(self, view: State, state: State, x: Any) -> Tensor:
         with torch.no_grad():
             known = self.setup.fed.training.x
             inputs = as_inputs("x", x).to(self.setup.place, known.dtype)
             if inputs.shape[1:] != known.shape[1:]:
                 found, wanted = list(inputs.shape[1:]), list(known.shape[1:])
                 raise InputError(f"x: an example has shape {found}; the model was trained on {wanted}")
-            p = self.setup.algorithm.predict(self.server, state, predictor(self.setup.task, inputs))
+            p = self.setup.algorithm.predict(view, state, predictor(self.setup.task, inputs))
         return p.squeeze(-1).cpu() if self.setup.task.classes is None else p.cpu()
 
     def row(self) -> dict[str, Any]:
@@ -155,20 +156,21 @@ class Newcomer:
     """An agent that joined after training."""
 
     result: Result
-    state: State
+    view: State  # what it receives of the server
+    state: State  # what it holds
 
     @property
     def pi(self) -> Tensor | None:
         """Its one-shot label, [M]."""
-        return self.result.setup.algorithm.label(self.result.server, self.state)
+        return self.result.setup.algorithm.label(self.view, self.state)
 
     def predict(self, x: Any) -> Tensor:
-        return self.result._predict(self.state, x)
+        return self.result._predict(self.view, self.state, x)
 
 
 def found_clusters(setup: Setup, server: State, states: State) -> Tensor:
     """[E]: argmax of the label; without labels all in one cluster, or each alone where models are personal."""
-    pi = labels(setup.algorithm, server, states)
+    pi = labels(setup.algorithm, server, states, setup.fed.E)
     if pi is not None:
         return pi.argmax(1)
     E = setup.fed.E

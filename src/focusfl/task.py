@@ -50,6 +50,10 @@ class Task:
         named = [(name, k, v) for name, m in self.network.named_modules() for k, v in vars(m).items()]
         return [(name, k, v) for name, k, v in named if isinstance(v, kinds) and k != "training"]
 
+    def weights(self) -> Weights:
+        """What travels: trained parameters and float statistics. Frozen parameters and counters stay put."""
+        return travelling(self.network)
+
     def outputs(self, w: Weights, x: Tensor, train: bool = False) -> Tensor:
         """What the network with weights w says to x, [n, C]. In train mode batch statistics in w are updated."""
         if self.network.training != train:
@@ -63,6 +67,11 @@ class Task:
         if self.classes is None:
             return (out.squeeze(-1) - y).square()
         return -torch.log_softmax(out, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+    def one_hot(self, y: Tensor) -> Tensor:
+        """[..., n] class numbers -> [..., n, C] in 0.0 and 1.0."""
+        assert self.classes is not None
+        return (y.unsqueeze(-1) == torch.arange(self.classes, device=y.device)).float()
 
     def predictions(self, out: Tensor) -> Tensor:
         """Probabilities when classifying; the outputs themselves in regression."""
@@ -112,7 +121,7 @@ class Fresh:
         network = self.network()
         learnt = {k for k, p in network.named_parameters() if p.requires_grad}
         rng = torch.Generator().manual_seed(_mix(self.seed, -1))
-        weights = _weights(network)
+        weights = travelling(network)
         spread = {k: v.std(correction=0) for k, v in weights.items() if k in learnt}
         if not any(spread.values()):  # constant tensors, all of them: take their size, or that of a usual start
             spread = {k: weights[k].abs().max() or weights[k].shape[-1] ** -0.5 for k in spread}
@@ -129,16 +138,16 @@ class Fresh:
             raise InputError(
                 "independent networks need a function that makes one, not a network: model=lambda: ..."
             )
-        each = [_weights(self.network(m)) for m in range(M)]
+        each = [travelling(self.network(m)) for m in range(M)]
         return {k: torch.stack([w[k] for w in each]) for k in each[0]}
 
 
-def _weights(network: nn.Module) -> Weights:
-    """What travels: trained parameters and float statistics. Frozen parameters and counters stay put."""
+def travelling(network: nn.Module) -> Weights:
+    """Trained parameters and float statistics."""
     kept = network.state_dict().keys()
     learnt = {k: p for k, p in network.named_parameters() if p.requires_grad}
     statistics = {k: b for k, b in network.named_buffers() if b.is_floating_point() and k in kept}
-    return {k: v.detach().clone() for k, v in {**learnt, **statistics}.items()}
+    return {k: v.detach() for k, v in {**learnt, **statistics}.items()}
 
 
 def _mix(seed: int, m: int) -> int:

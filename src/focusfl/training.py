@@ -65,6 +65,7 @@ class Setup:
         require("fraction", fraction, 0 < fraction <= 1, "above 0 and at most 1")
         setup = Setup(algorithm, fed, model, train or fed.recipe.train, rounds, seed, engine, fraction, device)
         setup.task.check(fed.training.x)
+        algorithm.check({k: v.unsqueeze(0) for k, v in setup.task.weights().items()}, fed.classes)
         _ = setup.runner  # an engine or device that cannot run this says so now
         return setup
 
@@ -88,7 +89,7 @@ class Setup:
 
     def start(self) -> tuple[State, State]:
         """The server's and the agents' states before the first round."""
-        server = tree_map(lambda v: v.to(self.place), self.algorithm.start(self.networks))
+        server = tree_map(lambda v: v.to(self.place), self.algorithm.start(self.networks, self.fed.E))
         return server, repeat(tree_map(lambda v: v.to(self.place), self.algorithm.enroll(server)), self.fed.E)
 
     @cached_property
@@ -156,7 +157,7 @@ def run(
             scores = evaluate(setup, server, states)
         _check_finite(setup, done, {"server": server, "agents": states}, scores)
         if history is not None:
-            history.write(done, scores, labels(algorithm, server, states), took)
+            history.write(done, scores, labels(algorithm, server, states, setup.fed.E), took)
         stopping = stop() and not last
         if folder is not None and (last or stopping or done % checkpoint_every == 0):
             checkpoint.save(folder, setup.fingerprint, done, server, states)
@@ -175,11 +176,15 @@ def evaluate(setup: Setup, server: State, states: State) -> Scores:
     return Scores(loss.cpu(), None if acc is None else acc.cpu())
 
 
-def labels(algorithm: Algorithm, server: State, states: State) -> Tensor | None:
+def labels(algorithm: Algorithm, server: State, states: State, E: int) -> Tensor | None:
     """pi, [E, M], where the method has labels."""
-    if algorithm.label(server, take(states, 0)) is None:
+
+    def label(state: State, e: Tensor) -> Tensor | None:
+        return algorithm.label(algorithm.downlink(server, e), state)
+
+    if label(take(states, 0), torch.tensor(0)) is None:
         return None
-    pi = vmap(lambda state: algorithm.label(server, state))(states)
+    pi = vmap(label)(states, torch.arange(E))
     return torch.as_tensor(pi).cpu()
 
 

@@ -1,10 +1,42 @@
 """One paper, one file. An algorithm imports `focusfl.core` alone and never knows which engine runs it."""
 
+from focusfl.algorithms.afl import AFL
+from focusfl.algorithms.cfl import CFL
+from focusfl.algorithms.cgsv import CGSV
+from focusfl.algorithms.ditto import Ditto
 from focusfl.algorithms.fedavg import FedAvg
+from focusfl.algorithms.fedem import FedEM
+from focusfl.algorithms.fedprox import FedProx
+from focusfl.algorithms.fedsoft import FedSoft
+from focusfl.algorithms.fesem import FeSEM
 from focusfl.algorithms.focus import Focus
+from focusfl.algorithms.hardcluster import HardCluster
+from focusfl.algorithms.ifca import IFCA
 from focusfl.algorithms.local import Local
+from focusfl.algorithms.qffl import QFFL
 from focusfl.core import Algorithm
 
-ALGORITHMS: dict[str, type[Algorithm]] = {"focus": Focus, "fedavg": FedAvg, "local": Local}
+_ORDER: list[type[Algorithm]] = [
+    *(Focus, FedAvg, QFFL, AFL, Ditto, CGSV, FedProx, HardCluster),  # the FOCUS paper's tables
+    *(IFCA, FedEM, FeSEM, CFL, FedSoft),  # clustered methods it cites
+    Local,
+]
+ALGORITHMS: dict[str, type[Algorithm]] = {kind.__name__.lower(): kind for kind in _ORDER}
 
-__all__ = ["ALGORITHMS", "FedAvg", "Focus", "Local"]
+__all__ = [
+    "AFL",
+    "ALGORITHMS",
+    "CFL",
+    "CGSV",
+    "IFCA",
+    "QFFL",
+    "Ditto",
+    "FeSEM",
+    "FedAvg",
+    "FedEM",
+    "FedProx",
+    "FedSoft",
+    "Focus",
+    "HardCluster",
+    "Local",
+]

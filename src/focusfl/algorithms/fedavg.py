@@ -22,7 +22,7 @@ class FedAvg(Algorithm):
     name: ClassVar[str] = "FedAvg"
     paper: ClassVar[str] = "McMahan et al. 2017, arXiv 1602.05629"
 
-    def start(self, networks: Networks) -> State:
+    def start(self, networks: Networks, E: int) -> State:
         return {"w": networks.copies(1)}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:

@@ -53,7 +53,7 @@ class Focus(Algorithm):
         require("focus.noise", self.noise, self.noise >= 0, "0 or more")
         require("focus.prune", self.prune, 0 <= self.prune < 1 / self.M, "from 0 to below 1/M")
 
-    def start(self, networks: Networks) -> State:
+    def start(self, networks: Networks, E: int) -> State:
         tied = self.init == "tied"
         return {"w": networks.copies(self.M, self.noise) if tied else networks.independent(self.M)}
 
@@ -76,9 +76,9 @@ class Focus(Algorithm):
     def label(self, server: State, state: State) -> Tensor:
         return torch.as_tensor(state["log_pi"]).exp()
 
-    def assign(self, server: State, agent: Agent) -> State:
+    def assign(self, server: State, agent: Agent) -> tuple[State, State]:
         losses = agent.losses(server["w"])
-        return {"log_pi": e_step(torch.zeros_like(losses), losses)}  # from pi = 1/M
+        return server, {"log_pi": e_step(torch.zeros_like(losses), losses)}  # from pi = 1/M
 
 
 def e_step(log_pi: Tensor, losses: Tensor) -> Tensor:

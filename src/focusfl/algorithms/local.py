@@ -23,7 +23,7 @@ class Local(Algorithm):
     paper: ClassVar[str] = "-"
     personal: ClassVar[bool] = True
 
-    def start(self, networks: Networks) -> State:
+    def start(self, networks: Networks, E: int) -> State:
         return {"w": networks.copies(1)}
 
     def enroll(self, server: State) -> State:

@@ -18,6 +18,7 @@ from focusfl.tree import flatten
 BUDGET = 64 * 2**20
 
 Batch = tuple[Tensor, Tensor, Tensor]  # x [C, B, ...], y [C, B], mask [C, B] in 0.0 and 1.0
+Step = tuple[Batch, Tensor | None]  # and which rows of the agent they are, [C, B]; None: all
 
 
 class Chunk:
@@ -48,7 +49,7 @@ class Chunk:
             self._all = self._gather(torch.minimum(longest, self.n[:, None] - 1), self.n)
         return self._all
 
-    def steps(self, e: Tensor) -> Iterator[Batch]:
+    def steps(self, e: Tensor) -> Iterator[Step]:
         """The batch of every local step, for the agents in slots e, [P]."""
         if self._plan is None:
             assert self.train is not None
@@ -56,12 +57,12 @@ class Chunk:
             if not torch.equal(e.cpu(), torch.arange(len(self.n))):
                 batch = (batch[0][e], batch[1][e], batch[2][e])
             for _ in range(plan.steps(self.train, int(self.n.max()))):
-                yield batch
+                yield batch, None
             return
         e = e.cpu()
         rows, size = (torch.from_numpy(np.ascontiguousarray(v)) for v in self._plan)
         for k in range(rows.shape[1]):
-            yield self._gather(rows[e, k], size[e, k], e)
+            yield self._gather(rows[e, k], size[e, k], e), rows[e, k].to(self.source.y.device)
 
     def _gather(self, rows: Tensor, size: Tensor, e: Tensor | None = None) -> Batch:
         """rows [P, B] counted within the agent -> the examples, and a mask over the first `size` of them."""
@@ -72,10 +73,11 @@ class Chunk:
         return self.source.x[at], self.source.y[at], mask
 
 
-def chunk_size(task: Task, fed: Federation, train: Train, server: State) -> int:
-    """Agents per chunk: models (weights, gradient, velocity, result) and a batch for each of M pairs."""
-    models = sum(v.numel() for v in flatten(server).values())
-    M = max([1, *(len(v) for v in flatten(server.get("w", {})).values())])
+def chunk_size(task: Task, fed: Federation, train: Train, view: State) -> int:
+    """Agents per chunk, from what one of them receives: models (weights, gradient, velocity, result) and a batch
+    for each of M pairs."""
+    models = sum(v.numel() for v in flatten(view).values())
+    M = max([1, *(len(v) for v in flatten(view.get("w", {})).values())])
     longest = int(max(fed.training.sizes.max(), fed.testing.sizes.max()))
     rows = longest if train.batch is None else min(longest, train.batch)
     width = sum(p.shape[0] for p in task.network.parameters() if p.dim() > 1)  # activations of an example, about

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -30,7 +30,8 @@ class Serial(Engine):
         lr = self.train.lr_at(t, self.rounds)
         for e in cohort.tolist():
             agent = SerialAgent(self.task, self.fed.train(e), self.train, lr, self.seed, t, e)
-            state, upload = algorithm.local(server, take(states, e), agent)
+            view = algorithm.downlink(server, torch.tensor(e))
+            state, upload = algorithm.local(view, take(states, e), agent)
             put(states, e, state)
             total.add(upload.add)
             rows.append(upload.each)
@@ -42,7 +43,8 @@ class Serial(Engine):
         loss, right = [], []
         for e in range(self.fed.E):
             x, y = self.fed.test(e)
-            p = algorithm.predict(server, take(states, e), predictor(self.task, x))
+            view = algorithm.downlink(server, torch.tensor(e))
+            p = algorithm.predict(view, take(states, e), predictor(self.task, x))
             score = self.task.score(p, y)
             loss.append(score.loss.mean())
             right.append(score.right.mean())
@@ -55,6 +57,7 @@ class SerialAgent:
     def __init__(self, task: Task, data: Data, train: Train, lr: float, seed: int, t: int, e: int) -> None:
         self.task, self.data, self.train, self.lr = task, data, train, lr
         self.seed, self.t, self.e = seed, t, e
+        self.learnt = tuple(task.parameters)
         self.n = torch.tensor(float(len(data.y)), device=data.y.device)
         self.full = plan.full(train, np.array([len(data.y)]))
         self._passes: dict[int, tuple[Weights, Weights, Tensor]] = {}  # m: stack asked for, leaves, loss
@@ -64,10 +67,30 @@ class SerialAgent:
         if self.full and self.task.plain:  # keep the graph: it is also the first pass of `sgd`
             self._passes = {m: self._forward(w, m) for m in range(M)}
             return torch.stack([loss.detach() for _, _, loss in self._passes.values()])
-        with torch.no_grad():
-            return torch.stack([self._mean_loss(take(w, m)) for m in range(M)])
+        return self.mean(self.example_losses(w))
 
-    def sgd(self, w: Models, pull: Pull | None = None, only: Tensor | None = None) -> Models:
+    @torch.no_grad()
+    def example_losses(self, w: Models) -> Tensor:
+        def one(model: Weights) -> Tensor:
+            parts = zip(self.data.x.split(EVAL_ROWS), self.data.y.split(EVAL_ROWS), strict=True)
+            return torch.cat([self.task.example_losses(self.task.outputs(model, x), y) for x, y in parts])
+
+        return torch.stack([one(take(w, m)) for m in range(len(next(iter(w.values()))))])
+
+    def mean(self, values: Tensor) -> Tensor:
+        return values.sum(-1) / self.n
+
+    def class_counts(self) -> Tensor:
+        return self.task.one_hot(self.data.y).sum(0)
+
+    def sgd(
+        self,
+        w: Models,
+        pull: Pull | None = None,
+        only: Tensor | None = None,
+        weights: Tensor | None = None,
+        freeze: Collection[str] = (),
+    ) -> Models:
         M = len(next(iter(w.values())))
         kept = range(M) if only is None else only.nonzero().flatten().tolist()
         theta = tree_map(lambda v: v.detach().clone(), w)
@@ -75,50 +98,53 @@ class SerialAgent:
             if not self.task.plain:
                 torch.manual_seed(plan.draw(self.seed, self.t, self.e))
             for m in kept:
-                put(theta, m, self._descend(w, m, pull))
+                put(theta, m, self._descend(w, m, pull, None if weights is None else weights[m], freeze))
         self._passes = {}
         return theta
 
-    def _descend(self, w: Models, m: int, pull: Pull | None) -> Weights:
+    def _descend(
+        self, w: Models, m: int, pull: Pull | None, weights: Tensor | None, freeze: Collection[str]
+    ) -> Weights:
         """K local steps from w_m: eqs. 4-5."""
         model = {k: v[m].detach().clone() for k, v in w.items()}
         optimiser = Optimiser(self.train, self.lr)
-        for k, batch in enumerate(self._batches()):
-            if k == 0 and m in self._passes and self._passes[m][0] is w:
+        fresh = weights is None and not freeze  # then the E step's pass will do for the first step
+        for k, (batch, rows) in enumerate(self._batches()):
+            if fresh and k == 0 and m in self._passes and self._passes[m][0] is w:
                 _, leaves, loss = self._passes.pop(m)
             else:
-                leaves, loss = self._training_loss(model, batch)
+                share = weights if weights is None or rows is None else weights[rows]
+                leaves, loss = self._training_loss(model, batch, share, freeze)
             grad = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
             if pull is not None:
                 grad = {p: g + pull.strength * (model[p] - pull.to[p][m]) for p, g in grad.items()}
             optimiser.step(model, grad)
         return model
 
-    def _batches(self) -> Iterator[Data]:
+    def _batches(self) -> Iterator[tuple[Data, Tensor | None]]:
+        """The examples of each step, and which rows they are; None: all."""
         n = len(self.data.y)
         if self.full:
-            yield from [self.data] * plan.steps(self.train, n)
+            yield from [(self.data, None)] * plan.steps(self.train, n)
             return
         made = plan.batches(self.seed, self.t, np.array([self.e]), np.array([n]), self.train)
         for k in range(made.size.shape[1]):
             rows = torch.from_numpy(made.step(0, k)).to(self.data.y.device)
-            yield Data(self.data.x[rows], self.data.y[rows])
+            yield Data(self.data.x[rows], self.data.y[rows]), rows
 
     def _forward(self, w: Models, m: int) -> tuple[Weights, Weights, Tensor]:
         leaves, loss = self._training_loss(take(w, m), self.data)
         return w, leaves, loss
 
-    def _training_loss(self, model: Weights, batch: Data) -> tuple[Weights, Tensor]:
+    def _training_loss(
+        self, model: Weights, batch: Data, weights: Tensor | None = None, freeze: Collection[str] = ()
+    ) -> tuple[Weights, Tensor]:
         """The mean loss on a batch, with its graph, and the parameters it depends on."""
         with torch.enable_grad():
-            leaves = {k: model[k].detach().requires_grad_() for k in self.task.parameters}
+            leaves = {k: model[k].detach().requires_grad_() for k in self.task.parameters if k not in freeze}
             out = self.task.outputs({**model, **leaves}, batch.x, train=True)
-            return leaves, self.task.example_losses(out, batch.y).mean()
-
-    def _mean_loss(self, model: Weights) -> Tensor:
-        parts = zip(self.data.x.split(EVAL_ROWS), self.data.y.split(EVAL_ROWS), strict=True)
-        sums = [self.task.example_losses(self.task.outputs(model, x), y).sum() for x, y in parts]
-        return torch.stack(sums).sum() / self.n
+            losses = self.task.example_losses(out, batch.y)
+            return leaves, (losses if weights is None else weights * losses).mean()
 
 
 def predictor(task: Task, x: Tensor) -> Predictor:

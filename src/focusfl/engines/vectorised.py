@@ -6,8 +6,9 @@ agents of the chunk are at hand, so only the (e, m) pairs that `only` keeps are 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -38,15 +39,16 @@ class Vectorised(Engine):
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: plan.Ints) -> Upload:
         total, rows = Total(), []
         lr = self.train.lr_at(t, self.rounds)
-        for agents in np.array_split(cohort, -(-len(cohort) // self.size(server))):
+        for agents in np.array_split(cohort, -(-len(cohort) // self.size(algorithm, server))):
             chunk = Chunk.training(self.fed, agents, self.train, self.seed, t)
 
-            def one(state: State, slot: Tensor, n: Tensor, chunk: Chunk = chunk) -> tuple[State, Upload]:
-                return algorithm.local(server, state, VmapAgent(self.task, chunk, lr, self.train, slot, n))
+            def one(state: State, e: Tensor, slot: Tensor, n: Tensor, chunk: Chunk = chunk) -> tuple[State, Upload]:
+                agent = VmapAgent(self.task, chunk, lr, self.train, slot, n)
+                return algorithm.local(algorithm.downlink(server, e), state, agent)
 
             index = torch.from_numpy(agents)
             slots, n = torch.arange(len(agents)), chunk.n.float().to(self.fed.training.y.device)
-            state, upload = vmap(one)(take(states, index), slots, n)
+            state, upload = vmap(one)(take(states, index), index, slots, n)
             put(states, index, state)
             total.add(upload.add, stacked=True)
             rows.append(upload.each)
@@ -56,18 +58,19 @@ class Vectorised(Engine):
     def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
         loss, right = [], []
         E = self.fed.E
-        for agents in np.array_split(np.arange(E), -(-E // self.size(server))):
+        for agents in np.array_split(np.arange(E), -(-E // self.size(algorithm, server))):
             chunk = Chunk.testing(self.fed, agents)
 
-            def one(state: State, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+            def one(state: State, e: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
                 def h(w: Models) -> Tensor:
                     return vmap(lambda model: self.task.predictions(self.task.outputs(model, x)))(w)
 
-                score = self.task.score(algorithm.predict(server, state, h), y)
+                score = self.task.score(algorithm.predict(algorithm.downlink(server, e), state, h), y)
                 return (score.loss * mask).sum() / mask.sum(), (score.right * mask).sum() / mask.sum()
 
             x, y, mask = chunk.everything()
-            a, b = vmap(one)(take(states, torch.from_numpy(agents)), x, y, mask)
+            index = torch.from_numpy(agents)
+            a, b = vmap(one)(take(states, index), index, x, y, mask)
             loss.append(a)
             right.append(b)
         return Scores(torch.cat(loss), None if self.task.classes is None else torch.cat(right))
@@ -76,9 +79,9 @@ class Vectorised(Engine):
     def at_once(self) -> int:
         return self.fed.E
 
-    def size(self, server: State) -> int:
+    def size(self, algorithm: Algorithm, server: State) -> int:
         """How many agents at once, so that memory stays bounded."""
-        return chunk_size(self.task, self.fed, self.train, server)
+        return chunk_size(self.task, self.fed, self.train, algorithm.downlink(server, torch.tensor(0)))
 
 
 class VmapAgent:
@@ -87,20 +90,47 @@ class VmapAgent:
     def __init__(self, task: Task, chunk: Chunk, lr: float, train: Train, slot: Tensor, n: Tensor) -> None:
         self.task, self.chunk, self.lr, self.train, self.slot, self.n = task, chunk, lr, train, slot, n
 
+        self.learnt = tuple(task.parameters)
+
     def losses(self, w: Models) -> Tensor:
+        return self.mean(self.example_losses(w))
+
+    def example_losses(self, w: Models) -> Tensor:
         out: Tensor = _Losses.apply(self, list(w), self.slot, *w.values())  # type: ignore[no-untyped-call]
         return out
 
-    def sgd(self, w: Models, pull: Pull | None = None, only: Tensor | None = None) -> Models:
+    def mean(self, values: Tensor) -> Tensor:
+        mask = self._own(self.chunk.everything()[2])
+        return torch.where(mask > 0, values, 0).sum(-1) / self.n
+
+    def class_counts(self) -> Tensor:
+        _, y, mask = self.chunk.everything()
+        return self._own((self.task.one_hot(y) * mask.unsqueeze(-1)).sum(1))
+
+    def _own(self, v: Tensor) -> Tensor:
+        """This agent's row of what the chunk holds."""
+        return v.index_select(0, self.slot.reshape(1).to(v.device)).squeeze(0)
+
+    def sgd(
+        self,
+        w: Models,
+        pull: Pull | None = None,
+        only: Tensor | None = None,
+        weights: Tensor | None = None,
+        freeze: Collection[str] = (),
+    ) -> Models:
         names, M = list(w), len(next(iter(w.values())))
         only = torch.ones(M, dtype=torch.bool) if only is None else only
-        anchor = [] if pull is None else [torch.as_tensor(pull.strength), *(pull.to[k] for k in names)]
-        theta = _Sgd.apply(self, names, self.slot, only, *w.values(), *anchor)  # type: ignore[no-untyped-call]
+        extra = {} if weights is None else {"weights": weights}
+        if pull is not None:
+            extra |= {"strength": torch.as_tensor(pull.strength), **{f"to/{k}": pull.to[k] for k in names}}
+        ask = _Ask(self, names, list(extra), freeze)
+        theta = _Sgd.apply(ask, self.slot, only, *w.values(), *extra.values())  # type: ignore[no-untyped-call]
         return dict(zip(names, theta, strict=True))
 
 
 class _Losses(torch.autograd.Function):
-    """[C, M] mean training losses."""
+    """[C, M, n] training losses."""
 
     @staticmethod
     def forward(*_: Any) -> Any:
@@ -111,12 +141,8 @@ class _Losses(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, agent: VmapAgent, names: list[str], slot: Tensor, *w: Tensor) -> Any:
-        x, y, mask = agent.chunk.everything()
+        x, y, _ = agent.chunk.everything()
         C, n = y.shape
-
-        def mean(out: Tensor) -> Tensor:  # [C, n, classes] -> [C]
-            return (agent.task.example_losses(out, y) * mask).sum(1) / mask.sum(1)
-
         models = dict(zip(names, w, strict=True))
         M = _spread(w[0], in_dims[3], C).shape[1]
         with torch.no_grad():
@@ -126,7 +152,16 @@ class _Losses(torch.autograd.Function):
             else:
                 own = {k: _spread(v, d, C) for (k, v), d in zip(models.items(), in_dims[3:], strict=True)}
                 each = [vmap(agent.task.outputs)(take(own, (slice(None), m)), x) for m in range(M)]
-            return torch.stack([mean(out) for out in each], 1), 0
+            return torch.stack([agent.task.example_losses(out, y) for out in each], 1), 0
+
+
+class _Ask(NamedTuple):
+    """What `sgd` was asked for, but for the tensors."""
+
+    agent: VmapAgent
+    names: list[str]  # of the model's tensors
+    extra: list[str]  # of the tensors beyond the model: weights, strength, to/...
+    freeze: Collection[str]
 
 
 class _Sgd(torch.autograd.Function):
@@ -140,43 +175,44 @@ class _Sgd(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: Any, agent: VmapAgent, names: list[str], slot: Tensor, only: Tensor, *rest: Tensor
-    ) -> Any:
-        C = info.batch_size
-        only, *own = [_spread(v, d, C) for v, d in zip((only, *rest), in_dims[3:], strict=True)]
+    def vmap(info: Any, in_dims: Any, ask: _Ask, slot: Tensor, only: Tensor, *rest: Tensor) -> Any:
+        C, names = info.batch_size, ask.names
+        only, *own = [_spread(v, d, C) for v, d in zip((only, *rest), in_dims[2:], strict=True)]
         w = dict(zip(names, own, strict=False))  # [C, M, ...]
+        extra = dict(zip(ask.extra, own[len(names) :], strict=True))
         e, m = only.nonzero(as_tuple=True)  # the pairs to train, [P] each
         theta = {k: v.clone() for k, v in w.items()}
         if len(e):
             pairs = {k: v[e, m] for k, v in w.items()}  # [P, ...]
             pull = None
-            if len(own) > len(names):
-                strength, anchor = own[len(names)][e], own[len(names) + 1 :]
-                to = {k: v[e, m] for k, v in zip(names, anchor, strict=True)}
-                pull = Pull(to, strength)
-            _descend(agent, pairs, e, pull)
+            if "strength" in extra:
+                pull = Pull({k: extra[f"to/{k}"][e, m] for k in names}, extra["strength"][e])
+            weights = extra["weights"][e, m] if "weights" in extra else None  # [P, n]
+            _descend(ask, pairs, e, pull, weights)
             for k in names:
                 theta[k][e, m] = pairs[k]
         return tuple(theta.values()), (0,) * len(names)
 
 
-def _descend(agent: VmapAgent, model: Weights, e: Tensor, pull: Pull | None) -> None:
+def _descend(ask: _Ask, model: Weights, e: Tensor, pull: Pull | None, weights: Tensor | None) -> None:
     """K local steps, in place, on P models at once: model [P, ...] on the data of agents e [P]. Eqs. 4-5."""
-    task, parameters = agent.task, agent.task.parameters
+    agent, task = ask.agent, ask.agent.task
+    trained = [k for k in task.parameters if k not in ask.freeze]
     optimiser = Optimiser(agent.train, agent.lr)
-    for x, y, mask in agent.chunk.steps(e):
+    for (x, y, mask), rows in agent.chunk.steps(e):
         size = mask.sum(1)  # [P] examples in this batch; 0: this agent has no such step
+        if weights is not None:
+            mask = mask * (weights if rows is None else weights.gather(1, rows))
         with torch.enable_grad():
-            leaves = {k: model[k].detach().requires_grad_() for k in parameters}
+            leaves = {k: model[k].detach().requires_grad_() for k in trained}
             out = vmap(partial(task.outputs, train=True))({**model, **leaves}, x)
             losses = (task.example_losses(out, y) * mask).sum(1) / size.clamp_min(1)
             grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
-        grad = dict(zip(parameters, grads, strict=True))
+        grad = dict(zip(trained, grads, strict=True))
         if pull is not None:
             grad = {k: g + _like(pull.strength, g) * (model[k] - pull.to[k]) for k, g in grad.items()}
         idle = (size == 0).nonzero().flatten()
-        before = {k: model[k][idle] for k in parameters} if len(idle) else {}
+        before = {k: model[k][idle] for k in trained} if len(idle) else {}
         optimiser.step(model, grad)
         for k, v in before.items():
             model[k][idle] = v

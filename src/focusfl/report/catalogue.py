@@ -6,21 +6,31 @@ import dataclasses
 import inspect
 import tomllib
 
+from rich.console import Group, RenderableType
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from focusfl.algorithms import ALGORITHMS
 from focusfl.data import DATA
 from focusfl.experiments import catalogue
+from focusfl.report.tells import tells
 
 
-def algorithms() -> Table:
-    table = Table("name", "what it does", "options and defaults", "paper")
+def algorithms() -> Group:
+    """An entry for each: five columns would not fit a terminal."""
+    entries: list[RenderableType] = []
     for name, kind in ALGORITHMS.items():
         fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-        options = ", ".join(f"{f.name}={f.default}" for f in fields) or "-"
-        table.add_row(name, _first_line(kind), options, kind.paper)
-    return table
+        lines = {
+            "options": ", ".join(f"{f.name}={f.default}" for f in fields) or "none",
+            "the server sees": tells(name),
+            "paper": kind.paper,
+        }
+        entries.append(Text.assemble((name, "bold"), f"  {kind.name}. {_first_line(kind)}"))
+        entries += [Padding(Text(f"{what}: {said}"), (0, 0, 0, 4)) for what, said in lines.items()]
+    return Group(*entries)
 
 
 def data() -> Table:

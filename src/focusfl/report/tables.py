@@ -13,15 +13,38 @@ from rich.table import Table
 from focusfl.algorithms import ALGORITHMS
 
 Row = dict[str, Any]
+SIDE_BY_SIDE = 4  # methods whose bars fit a terminal
 COLUMNS = {"avg_acc": "accuracy", "avg_loss": "loss", "faa": "FAA", "agnostic_loss": "agnostic loss"}
 
 
-def show(rows: list[Row], console: Console) -> None:
+def show(rows: list[Row], left_out: dict[str, str], console: Console) -> None:
     """All of them."""
+    by_method = group(rows)
+    console.print(Group(methods(by_method), *absent(left_out)))
+    every = agents(by_method) if len(by_method) <= SIDE_BY_SIDE else profiles(by_method)
+    console.print(Group(every, clusters(by_method), speed(by_method)))
+
+
+def group(rows: list[Row]) -> dict[str, list[Row]]:
+    """By the method's name, as in papers, with the options behind it: "q-FFL q=0.1"."""
     by_method: dict[str, list[Row]] = {}
     for row in rows:
-        by_method.setdefault(ALGORITHMS[row["algorithm"]].name, []).append(row)
-    console.print(Group(methods(by_method), agents(by_method), clusters(by_method), speed(by_method)))
+        by_method.setdefault(title(row["method"]), []).append(row)
+    return by_method
+
+
+def title(method: str) -> str:
+    """
+    >>> title("qffl:q=0.1")
+    'q-FFL q=0.1'
+    """
+    name, *options = method.split(":")
+    return " ".join([ALGORITHMS[name].name, *options])
+
+
+def absent(left_out: dict[str, str]) -> list[str]:
+    """What did not run, and why."""
+    return [f"{title(method)}: left out. {why}" for method, why in left_out.items()]
 
 
 def methods(by_method: dict[str, list[Row]]) -> Table:
@@ -29,9 +52,9 @@ def methods(by_method: dict[str, list[Row]]) -> Table:
     first = next(iter(by_method.values()))
     columns = {k: v for k, v in COLUMNS.items() if first[0][k] is not None}
     table = Table(title=f"{first[0]['data']}: mean±standard deviation over {len(first)} seed(s)", box=SIMPLE_HEAD)
-    table.add_column("method")
-    for title in columns.values():
-        table.add_column(title, justify="right")
+    table.add_column("method", overflow="fold")
+    for heading in columns.values():
+        table.add_column(heading, justify="right")
     table.add_column("clusters right", justify="right")
     means = {name: {k: mean(r[k] for r in rows) for k in columns} for name, rows in by_method.items()}
     for name, rows in by_method.items():
@@ -55,10 +78,7 @@ def agents(by_method: dict[str, list[Row]], width: int = 16) -> Table:
     table.add_column("true cluster", justify="right")
     for name in by_method:
         table.add_column(name)
-    risks = {
-        name: [mean(values) for values in zip(*(r["excess_risk"] for r in rows), strict=True)]
-        for name, rows in by_method.items()
-    }
+    risks = _mean_risks(by_method)
     longest = max((abs(v) for values in risks.values() for v in values), default=0) or 1
     true = next(iter(by_method.values()))[0]["true_clusters"]
     E = len(next(iter(risks.values())))
@@ -72,11 +92,32 @@ def agents(by_method: dict[str, list[Row]], width: int = 16) -> Table:
     return table
 
 
+def profiles(by_method: dict[str, list[Row]]) -> Table:
+    """The same for many methods: a block for each agent, all to one scale."""
+    table = Table(title="Each agent's excess risk, mean over the seeds: a block an agent", box=SIMPLE_HEAD)
+    for heading, side in (("method", "left"), ("agents", "left"), ("least", "right"), ("largest", "right")):
+        table.add_column(heading, justify=side)  # type: ignore[arg-type]
+    risks = _mean_risks(by_method)
+    top = max(max(values) for values in risks.values()) or 1
+    for name, values in risks.items():
+        blocks = "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * max(v, 0) / top))] for v in values[:100])
+        at = values.index(max(values))
+        table.add_row(name, blocks, f"{min(values):+.4f}", f"{max(values):+.4f} (agent {at})")
+    return table
+
+
+def _mean_risks(by_method: dict[str, list[Row]]) -> dict[str, list[float]]:
+    return {
+        name: [mean(values) for values in zip(*(r["excess_risk"] for r in rows), strict=True)]
+        for name, rows in by_method.items()
+    }
+
+
 def clusters(by_method: dict[str, list[Row]]) -> RenderableType:
     """Learned clusters against the true ones: how many agents of each true cluster went where."""
     table = Table(title="Learned clusters against the true ones (c → m x how many agents)", box=SIMPLE_HEAD)
-    for title in ("method", "seed", "true → learned", "adjusted Rand index"):
-        table.add_column(title)
+    for heading in ("method", "seed", "true → learned", "adjusted Rand index"):
+        table.add_column(heading)
     for name, rows in by_method.items():
         for row in rows:
             if row["pi"] is None or row["true_clusters"] is None:

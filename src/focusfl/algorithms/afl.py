@@ -1,0 +1,69 @@
+"""AFL: minimise the loss of the worst mixture of agents (Mohri et al. 2019, arXiv 1902.00146).
+
+server  {"w": [1, ...], "mean": [1, ...], "lam": [E], "t": []}      mean: of w_1 .. w_t
+agent   nothing
+down    w, mean, and lam_e of this agent alone
+upload  add {"theta": [1, ...], "lam": []}, each {"loss": []}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, mean_or_keep, row, scale
+from focusfl.errors import require
+
+
+@dataclass(frozen=True)
+class AFL(Algorithm):
+    """Minimises the loss of the worst mixture of agents: their weights lam follow their losses.
+
+    gamma  the step of lam; 0: equal weights for ever
+    """
+
+    gamma: float = 0.01
+
+    name: ClassVar[str] = "AFL"
+    paper: ClassVar[str] = "Mohri et al. 2019, arXiv 1902.00146"
+
+    def __post_init__(self) -> None:
+        require("afl.gamma", self.gamma, self.gamma >= 0, "0 or more")
+
+    def start(self, networks: Networks, E: int) -> State:
+        w = networks.copies(1)
+        return {"w": w, "mean": w, "lam": torch.full((E,), 1 / E), "t": torch.tensor(0)}
+
+    def downlink(self, server: State, e: Tensor) -> State:
+        return {**server, **row({"lam": server["lam"]}, e)}
+
+    def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
+        loss, theta = agent.losses(server["w"])[0], agent.sgd(server["w"])
+        lam = server["lam"]
+        return state, Upload(add={"theta": scale(theta, lam), "lam": lam}, each={"loss": loss})
+
+    def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
+        w = mean_or_keep(server["w"], add["theta"], add["lam"].reshape(1))
+        lam = project(server["lam"].index_add(0, cohort, self.gamma * each["loss"]))
+        t = server["t"] + 1
+        mean = {k: v + (w[k] - v) / t for k, v in server["mean"].items()}
+        return {"w": w, "mean": mean, "lam": lam, "t": t}
+
+    def predict(self, server: State, state: State, h: Predictor) -> Tensor:
+        return h(server["mean"])[0]
+
+
+def project(v: Tensor) -> Tensor:
+    """The nearest point of the simplex {lam >= 0, sum lam = 1}.
+
+    >>> project(torch.tensor([0.5, 0.5, -1.0]))
+    tensor([0.5000, 0.5000, 0.0000])
+    """
+    v = v - v.max()  # the result does not change with a shift, and 1e6 + 1 keeps its 1
+    u = v.sort(descending=True).values
+    tau = (1 - u.cumsum(0)) / torch.arange(1, len(u) + 1, device=v.device)
+    rho = (u + tau > 0).nonzero()[-1]
+    return (v + tau[rho]).clamp_min(0)

@@ -1,0 +1,104 @@
+"""CFL: split a cluster in two when its agents pull apart (Sattler et al. 2021, arXiv 1910.01991).
+
+server  {"w": [most, ...], "k": [E], "t": []}      a model for each cluster so far; each agent's cluster
+agent   nothing
+down    w_k and k of this agent's cluster
+upload  each {"u": [1, ...]}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, one_hot, one_of, row, vector
+from focusfl.errors import require
+
+
+@dataclass(frozen=True)
+class CFL(Algorithm):
+    """Splits a cluster in two when its mean update is small but single updates are not: its agents pull apart.
+
+    e1, e2  split when ||mean of u|| < e1 and max ||u|| > e2; both depend on the model and the learning rate
+    wait    rounds before the first split
+    most    clusters at most
+    """
+
+    e1: float = 0.4
+    e2: float = 1.6
+    wait: int = 20
+    most: int = 10
+
+    name: ClassVar[str] = "CFL"
+    paper: ClassVar[str] = "Sattler et al. 2021, arXiv 1910.01991"
+
+    def __post_init__(self) -> None:
+        require("cfl.e1", self.e1, self.e1 >= 0, "0 or more")
+        require("cfl.e2", self.e2, self.e2 >= 0, "0 or more")
+        require("cfl.wait", self.wait, self.wait >= 0, "0 or more")
+        require("cfl.most", self.most, self.most >= 1, "1 or more")
+
+    def start(self, networks: Networks, E: int) -> State:
+        return {"w": networks.copies(self.most), "k": torch.zeros(E, dtype=torch.long), "t": torch.tensor(0)}
+
+    def downlink(self, server: State, e: Tensor) -> State:
+        k = row({"k": server["k"]}, e)["k"]
+        return {"w": one_of(server["w"], k), "k": k}
+
+    def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
+        theta = agent.sgd(server["w"])
+        return state, Upload(add={}, each={"u": {k: theta[k] - v for k, v in server["w"].items()}})
+
+    def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
+        u = {k: v[:, 0] for k, v in each["u"].items()}  # [C, ...]
+        flat, t = vector(u), server["t"] + 1
+        w, k = {name: v.clone() for name, v in server["w"].items()}, server["k"].clone()
+        for m in range(int(k.max()) + 1):
+            here = (k[cohort] == m).nonzero().flatten()  # members that answered, as rows of u
+            if t > self.wait and self.pulls_apart(flat[here]) and int(k.max()) + 1 < self.most:
+                away = here[split(flat[here])]
+                new = int(k.max()) + 1
+                k[cohort[away]] = new
+                for v in w.values():
+                    v[new] = v[m]
+                _step(w, new, u, away)
+                here = here[~torch.isin(here, away)]
+            _step(w, m, u, here)
+        return {"w": w, "k": k, "t": t}
+
+    def pulls_apart(self, u: Tensor) -> bool:
+        """u: [C, P], the updates of one cluster."""
+        if len(u) <= 2:
+            return False
+        return bool(u.mean(0).norm() < self.e1 and u.norm(dim=1).max() > self.e2)
+
+    def predict(self, server: State, state: State, h: Predictor) -> Tensor:
+        return h(server["w"])[0]
+
+    def label(self, server: State, state: State) -> Tensor:
+        return one_hot(server["k"], self.most)
+
+    def assign(self, server: State, agent: Agent) -> tuple[State, State]:
+        losses = agent.losses(server["w"])
+        k = losses[: int(server["k"].max()) + 1].argmin()  # it has no update yet: by loss
+        return {"w": one_of(server["w"], k), "k": k}, {}
+
+
+def split(u: Tensor) -> Tensor:
+    """Two groups by complete linkage on the negative cosine of the updates [C, P]; [C] bool: the smaller one."""
+    from sklearn.cluster import AgglomerativeClustering  # takes a second to import
+
+    unit = u.double() / u.double().norm(dim=1, keepdim=True).clamp_min(1e-30)
+    linkage = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage="complete")
+    second = torch.from_numpy(linkage.fit_predict((-unit @ unit.T).cpu().numpy())).bool().to(u.device)
+    return second if second.sum() <= len(u) / 2 else ~second
+
+
+def _step(w: Models, m: int, u: Models, members: Tensor) -> None:
+    """w_m plus the mean update of its members."""
+    if len(members):
+        for name, v in w.items():
+            v[m] += u[name][members].mean(0)

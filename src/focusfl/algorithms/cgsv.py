@@ -1,0 +1,86 @@
+"""CGSV: agents are rewarded by how well their updates agree with all (Xu et al. 2021, NeurIPS, "Gradient driven
+rewards to guarantee fairness in collaborative machine learning").
+
+server  {"w": [1, ...], "v": [E, 1, ...], "r": [E], "t": []}      v: the agents' models; r: their importance
+agent   nothing: its model is the first one plus its rewards, so the server knows it
+down    v_e
+upload  each {"u": [1, ...], "n": []}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, row, scale, vector
+from focusfl.errors import require
+
+
+@dataclass(frozen=True)
+class CGSV(Algorithm):
+    """Rewards by agreement: the better an agent's update agrees with all, the more of the sum it gets.
+
+    alpha  how much of an agent's importance stays from round to round
+    beta   altruism: the larger, the more equal the rewards
+    Gamma  length to which every update is scaled. The paper: 0.5 on MNIST, 0.15 on CIFAR
+    """
+
+    alpha: float = 0.95
+    beta: float = 1.0
+    Gamma: float = 0.5
+
+    name: ClassVar[str] = "CGSV"
+    paper: ClassVar[str] = "Xu et al. 2021, NeurIPS"
+    personal: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require("cgsv.alpha", self.alpha, 0 <= self.alpha < 1, "from 0 to below 1")
+        require("cgsv.beta", self.beta, self.beta > 0, "a positive number")
+        require("cgsv.Gamma", self.Gamma, self.Gamma > 0, "a positive number")
+
+    def start(self, networks: Networks, E: int) -> State:
+        w = networks.copies(1)
+        v = {k: x.repeat(E, *[1] * x.dim()) for k, x in w.items()}
+        return {"w": w, "v": v, "r": torch.zeros(E), "t": torch.tensor(0)}
+
+    def downlink(self, server: State, e: Tensor) -> State:
+        return row({"v": server["v"]}, e)
+
+    def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
+        v = server["v"]
+        theta = agent.sgd(v)
+        u = {k: theta[k] - v[k] for k in v}
+        u = scale(u, self.Gamma / (vector(u).norm(dim=1) + 1e-7))
+        return state, Upload(add={}, each={"u": u, "n": agent.n})
+
+    def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
+        u, n = {k: x[:, 0] for k, x in each["u"].items()}, each["n"]  # [C, ...]
+        r = n / n.sum() if server["t"] == 0 else server["r"][cohort]
+        A = {k: torch.einsum("c,c...->...", r, x) for k, x in u.items()}
+        flat, whole = vector(u), vector({k: x.unsqueeze(0) for k, x in A.items()})
+        phi = torch.nn.functional.cosine_similarity(flat, whole, eps=1e-10)  # [C]
+        r = (self.alpha * server["r"][cohort] + (1 - self.alpha) * phi).clamp_min(1e-3)
+        everyone = server["r"].index_copy(0, cohort, r)
+        everyone = everyone / everyone.sum()
+        q = torch.tanh(self.beta * everyone[cohort])
+        q = q / q.max()
+        v = {k: x.index_add(0, cohort, self._rewards(A[k], q).unsqueeze(1)) for k, x in server["v"].items()}
+        w = {k: x + A[k] for k, x in server["w"].items()}
+        return {"w": w, "v": v, "r": everyone, "t": server["t"] + 1}
+
+    @staticmethod
+    def _rewards(A: Tensor, q: Tensor) -> Tensor:
+        """[C, ...]: for each agent A with only its k = ceil(d q) largest entries of d kept."""
+        order = A.abs().flatten().argsort(descending=True, stable=True)
+        rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=A.device))
+        k = (A.numel() * q).ceil().clamp_max(A.numel())
+        return torch.where(rank.reshape(A.shape) < k.reshape(-1, *[1] * A.dim()), A, 0)
+
+    def predict(self, server: State, state: State, h: Predictor) -> Tensor:
+        return h(server["v"])[0]
+
+    def assign(self, server: State, agent: Agent) -> tuple[State, State]:
+        return {"v": server["w"]}, {}

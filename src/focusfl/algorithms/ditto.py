@@ -1,0 +1,51 @@
+"""Ditto: a model of its own for each agent, pulled to the global one (Li et al. 2021, arXiv 2012.04221).
+
+server  {"w": [1, ...]}      the global model, as in FedAvg with a plain mean
+agent   {"v": [1, ...]}      its own model; it predicts with this one
+upload  add {"theta": [1, ...], "agents": []}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from focusfl.core import Agent, Algorithm, Networks, Predictor, Pull, State, Upload, mean_or_keep
+from focusfl.errors import require
+
+
+@dataclass(frozen=True)
+class Ditto(Algorithm):
+    """A model of its own for each agent, pulled to the global one.
+
+    lam  strength of the pull: v <- v - eta (grad F(v) + lam (v - w)). 0: training alone
+    """
+
+    lam: float = 1.0
+
+    name: ClassVar[str] = "Ditto"
+    paper: ClassVar[str] = "Li et al. 2021, arXiv 2012.04221"
+    personal: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require("ditto.lam", self.lam, self.lam >= 0, "0 or more")
+
+    def start(self, networks: Networks, E: int) -> State:
+        return {"w": networks.copies(1)}
+
+    def enroll(self, server: State) -> State:
+        return {"v": server["w"]}
+
+    def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
+        theta = agent.sgd(server["w"])
+        v = agent.sgd(state["v"], pull=Pull(server["w"], self.lam))
+        return {"v": v}, Upload(add={"theta": theta, "agents": torch.ones(())}, each={})
+
+    def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
+        return {"w": mean_or_keep(server["w"], add["theta"], add["agents"].reshape(1))}
+
+    def predict(self, server: State, state: State, h: Predictor) -> Tensor:
+        return h(state["v"])[0]

@@ -1,0 +1,74 @@
+"""FedEM: every example is a mixture of M distributions (Marfoq et al. 2021, arXiv 2108.10252).
+
+server  {"w": [M, ...]}      component models
+agent   {"pi": [M]}          shares of the components in its data; stays with it
+upload  add {"theta": [M, ...], "n": []}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from focusfl.core import (
+    Agent,
+    Algorithm,
+    Networks,
+    Predictor,
+    State,
+    Upload,
+    clustered_start,
+    mean_or_keep,
+    scale,
+)
+from focusfl.errors import require
+
+
+@dataclass(frozen=True)
+class FedEM(Algorithm):
+    """Every example is a mixture of M distributions; an agent's shares of them make its mixture of models.
+
+    M      how many components
+    init   "independent": M random networks, as in the paper; "tied": one, M copies, 1 % noise added
+    """
+
+    M: int = 3
+    init: Literal["independent", "tied"] = "independent"
+
+    name: ClassVar[str] = "FedEM"
+    paper: ClassVar[str] = "Marfoq et al. 2021, arXiv 2108.10252"
+
+    def __post_init__(self) -> None:
+        require("fedem.M", self.M, self.M >= 1, "1 or more")
+
+    def start(self, networks: Networks, E: int) -> State:
+        return {"w": clustered_start(networks, self.M, self.init)}
+
+    def enroll(self, server: State) -> State:
+        return {"pi": torch.full((self.M,), 1 / self.M)}
+
+    def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
+        q = e_step(state["pi"], agent.example_losses(server["w"]))  # [M, n]
+        theta = agent.sgd(server["w"], weights=q)
+        return {"pi": agent.mean(q)}, Upload(add={"theta": scale(theta, agent.n), "n": agent.n}, each={})
+
+    def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
+        return {"w": mean_or_keep(server["w"], add["theta"], add["n"].repeat(self.M))}
+
+    def predict(self, server: State, state: State, h: Predictor) -> Tensor:
+        return torch.einsum("m,mnc->nc", state["pi"], h(server["w"]))
+
+    def label(self, server: State, state: State) -> Tensor:
+        return torch.as_tensor(state["pi"])
+
+    def assign(self, server: State, agent: Agent) -> tuple[State, State]:
+        pi = self.enroll(server)["pi"]
+        return server, {"pi": agent.mean(e_step(pi, agent.example_losses(server["w"])))}
+
+
+def e_step(pi: Tensor, losses: Tensor) -> Tensor:
+    """q_m ~ pi_m exp(-l_m) of each example: pi [M], losses [M, n] -> [M, n]. In logs: a loss may be 900."""
+    return torch.softmax(pi.clamp_min(1e-30).log().unsqueeze(-1) - losses, 0)

@@ -1,0 +1,35 @@
+"""FedProx: FedAvg whose agents are held near the broadcast model (Li et al. 2020, arXiv 1812.06127).
+
+server  {"w": [1, ...]}
+agent   nothing
+upload  add {"theta": [1, ...], "n": []}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from focusfl.algorithms.fedavg import FedAvg
+from focusfl.core import Agent, Pull, State, Upload, scale
+from focusfl.errors import require
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """FedAvg whose agents are held near the broadcast model by a proximal term.
+
+    mu  its strength: theta <- theta - eta (grad F + mu (theta - w)). The paper: 1, 0.1 or 0.01
+    """
+
+    mu: float = 0.1
+
+    name: ClassVar[str] = "FedProx"
+    paper: ClassVar[str] = "Li et al. 2020, arXiv 1812.06127"
+
+    def __post_init__(self) -> None:
+        require("fedprox.mu", self.mu, self.mu >= 0, "0 or more")
+
+    def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
+        theta = agent.sgd(server["w"], pull=Pull(server["w"], self.mu))
+        return state, Upload(add={"theta": scale(theta, agent.n), "n": agent.n}, each={})

@@ -1,0 +1,91 @@
+"""FedSoft: one model for each agent, pulled to all centres at once (Ruan and Joe-Wong 2022, arXiv 2112.06053).
+
+server  {"c": [M, ...]}                       cluster centres
+agent   {"theta": [1, ...], "u": [M]}         its model, kept over the rounds; its share of each cluster
+upload  add {"c": [M, ...], "weight": [M]}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from focusfl.core import (
+    Agent,
+    Algorithm,
+    Models,
+    Networks,
+    Predictor,
+    Pull,
+    State,
+    Upload,
+    clustered_start,
+    mean_or_keep,
+    one_hot,
+    scale,
+)
+from focusfl.errors import require
+
+
+@dataclass(frozen=True)
+class FedSoft(Algorithm):
+    """One model for each agent, pulled to all cluster centres at once, to each by its share of the agent's data.
+
+    M      how many clusters
+    lam    strength of the pull: F(theta) + lam/2 sum_s u_s ||theta - c_s||^2
+    init   of the centres. "independent": M random networks, as in the paper; "tied": one, M copies, 1 % noise added
+    """
+
+    M: int = 3
+    lam: float = 0.1
+    init: Literal["independent", "tied"] = "independent"
+
+    name: ClassVar[str] = "FedSoft"
+    paper: ClassVar[str] = "Ruan and Joe-Wong 2022, arXiv 2112.06053"
+    personal: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require("fedsoft.M", self.M, self.M >= 1, "1 or more")
+        require("fedsoft.lam", self.lam, self.lam >= 0, "0 or more")
+
+    def start(self, networks: Networks, E: int) -> State:
+        return {"c": clustered_start(networks, self.M, self.init)}
+
+    def enroll(self, server: State) -> State:
+        u = torch.full((self.M,), 1 / self.M)
+        return {"theta": _mixed(server["c"], u), "u": u}
+
+    def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
+        c, u = server["c"], shares(agent.example_losses(server["c"]), agent)
+        # lam sum_s u_s (theta - c_s) = lam U (theta - mean of the c_s weighted by u_s), U = sum_s u_s
+        theta = agent.sgd(state["theta"], pull=Pull(_mixed(c, u), self.lam * u.sum()))
+        copies = {k: v.expand(self.M, *v.shape[1:]) for k, v in theta.items()}
+        add = {"c": scale(copies, u * agent.n), "weight": u * agent.n}
+        return {"theta": theta, "u": u}, Upload(add=add, each={})
+
+    def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
+        return {"c": mean_or_keep(server["c"], add["c"], add["weight"])}
+
+    def predict(self, server: State, state: State, h: Predictor) -> Tensor:
+        return h(state["theta"])[0]
+
+    def label(self, server: State, state: State) -> Tensor:
+        return torch.as_tensor(state["u"] / state["u"].sum())
+
+    def assign(self, server: State, agent: Agent) -> tuple[State, State]:
+        u = shares(agent.example_losses(server["c"]), agent)
+        return server, {"theta": _mixed(server["c"], u), "u": u}
+
+
+def shares(losses: Tensor, agent: Agent) -> Tensor:
+    """u_s: the share of the examples whose least loss is that of centre s, at least 1e-4. [M, n] -> [M]"""
+    best = one_hot(losses.argmin(0), len(losses)).T  # [M, n]
+    return agent.mean(best).clamp_min(1e-4)
+
+
+def _mixed(c: Models, u: Tensor) -> Models:
+    """The mean of the centres weighted by u, as a stack of one."""
+    return {k: torch.einsum("m,m...->...", u / u.sum(), v).unsqueeze(0) for k, v in c.items()}

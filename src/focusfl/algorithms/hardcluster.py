@@ -1,0 +1,83 @@
+"""FedAvg-HardCluster: FedAvg in each cluster that FOCUS found (Chu et al. 2023, arXiv 2207.10265, appendix).
+
+server  {"w": [M, ...], "k": [E]}      a model for each cluster, all from one fresh network; each agent's cluster
+agent   nothing
+down    w, and k of this agent alone
+upload  add {"theta": [M, ...], "n": [M]}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from focusfl.algorithms.focus import Focus
+from focusfl.core import (
+    Agent,
+    Algorithm,
+    Networks,
+    Predictor,
+    State,
+    Upload,
+    mean_or_keep,
+    one_hot,
+    one_of,
+    row,
+    scale,
+)
+from focusfl.errors import InputError, require
+
+
+@dataclass(frozen=True)
+class HardCluster(Algorithm):
+    """FedAvg in each cluster that a finished run of FOCUS found: argmax of its labels, fresh networks.
+
+    M, init   of FOCUS: how many clusters to look for, and from which networks
+    clusters  each agent's cluster, if you know better than FOCUS: then it is not run
+    """
+
+    M: int = 3
+    init: Literal["tied", "independent"] = "tied"
+    clusters: tuple[int, ...] | None = None
+
+    name: ClassVar[str] = "FedAvg-HardCluster"
+    paper: ClassVar[str] = "Chu et al. 2023, arXiv 2207.10265, appendix"
+
+    def __post_init__(self) -> None:
+        require("hardcluster.M", self.M, self.M >= 1, "1 or more")
+        inside = all(0 <= k < self.M for k in self.clusters or ())
+        require("hardcluster.clusters", self.clusters, inside, "numbers from 0 to M - 1")
+
+    def first(self) -> Algorithm | None:
+        return Focus(M=self.M, init=self.init) if self.clusters is None else None
+
+    def given(self, clusters: Tensor) -> Algorithm:
+        return replace(self, clusters=tuple(clusters.tolist()))
+
+    def start(self, networks: Networks, E: int) -> State:
+        if self.clusters is None or len(self.clusters) != E:
+            raise InputError(f"hardcluster.clusters = {self.clusters}: expected a cluster for each of {E} agents")
+        return {"w": networks.copies(self.M), "k": torch.tensor(self.clusters)}
+
+    def downlink(self, server: State, e: Tensor) -> State:
+        return {**server, **row({"k": server["k"]}, e)}
+
+    def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
+        share = one_hot(server["k"], self.M) * agent.n
+        theta = agent.sgd(server["w"], only=share > 0)
+        return state, Upload(add={"theta": scale(theta, share), "n": share}, each={})
+
+    def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
+        return {**server, "w": mean_or_keep(server["w"], add["theta"], add["n"])}
+
+    def predict(self, server: State, state: State, h: Predictor) -> Tensor:
+        return h(one_of(server["w"], server["k"]))[0]
+
+    def label(self, server: State, state: State) -> Tensor:
+        return one_hot(server["k"], self.M)
+
+    def assign(self, server: State, agent: Agent) -> tuple[State, State]:
+        return {**server, "k": agent.losses(server["w"]).argmin()}, {}

@@ -1,0 +1,69 @@
+"""IFCA: every agent trains the one of M models that suits it best (Ghosh et al. 2020, arXiv 2006.04088).
+
+server  {"w": [M, ...]}      cluster models
+agent   {"pi": [M]}          1 for its cluster, else 0
+upload  add {"theta": [M, ...], "agents": [M]}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from focusfl.core import (
+    Agent,
+    Algorithm,
+    Networks,
+    Predictor,
+    State,
+    Upload,
+    clustered_start,
+    mean_or_keep,
+    one_hot,
+    scale,
+)
+from focusfl.errors import require
+
+
+@dataclass(frozen=True)
+class IFCA(Algorithm):
+    """Hard clusters by loss: every agent trains the one of M models that suits it best.
+
+    M      how many clusters
+    init   "independent": M random networks, as in the paper; "tied": one, M copies, 1 % noise added
+    """
+
+    M: int = 3
+    init: Literal["independent", "tied"] = "independent"
+
+    name: ClassVar[str] = "IFCA"
+    paper: ClassVar[str] = "Ghosh et al. 2020, arXiv 2006.04088"
+
+    def __post_init__(self) -> None:
+        require("ifca.M", self.M, self.M >= 1, "1 or more")
+
+    def start(self, networks: Networks, E: int) -> State:
+        return {"w": clustered_start(networks, self.M, self.init)}
+
+    def enroll(self, server: State) -> State:
+        return {"pi": one_hot(torch.tensor(0), self.M)}
+
+    def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
+        pi = one_hot(agent.losses(server["w"]).argmin(), self.M)
+        theta = agent.sgd(server["w"], only=pi > 0)
+        return {"pi": pi}, Upload(add={"theta": scale(theta, pi), "agents": pi}, each={})
+
+    def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
+        return {"w": mean_or_keep(server["w"], add["theta"], add["agents"])}
+
+    def predict(self, server: State, state: State, h: Predictor) -> Tensor:
+        return torch.einsum("m,mnc->nc", state["pi"], h(server["w"]))
+
+    def label(self, server: State, state: State) -> Tensor:
+        return torch.as_tensor(state["pi"])
+
+    def assign(self, server: State, agent: Agent) -> tuple[State, State]:
+        return server, {"pi": one_hot(agent.losses(server["w"]).argmin(), self.M)}

@@ -1,0 +1,56 @@
+"""q-FFL, solved by q-FedAvg: agents with a larger loss count for more (Li et al. 2020, arXiv 1905.10497).
+
+server  {"w": [1, ...]}
+agent   nothing
+upload  add {"Delta": [1, ...], "h": []}      in double precision: F^q spans what single precision cannot hold
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, vector
+from focusfl.errors import require
+
+
+@dataclass(frozen=True)
+class QFFL(Algorithm):
+    """Agents with a larger loss count for more: minimises sum_e F_e^(q+1) / (q+1).
+
+    q  0: the plain mean; the larger, the more equal the losses. The FOCUS paper: 0.1 to 10
+    """
+
+    q: float = 1.0
+
+    name: ClassVar[str] = "q-FFL"
+    paper: ClassVar[str] = "Li et al. 2020, arXiv 1905.10497"
+
+    def __post_init__(self) -> None:
+        require("qffl.q", self.q, 0 <= self.q <= 20, "from 0 to 20")
+
+    def start(self, networks: Networks, E: int) -> State:
+        return {"w": networks.copies(1)}
+
+    def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
+        w, q, L = server["w"], self.q, 1 / agent.lr
+        F = agent.losses(w)[0].double() + 1e-10  # at w, before training
+        theta = agent.sgd(w)
+        Dw = {k: L * (w[k].double() - theta[k].double()) for k in w}
+        Delta = {k: F**q * v for k, v in Dw.items()}
+        h = q * F ** (q - 1) * _squared_norm(Dw, agent) + L * F**q
+        return state, Upload(add={"Delta": Delta, "h": h}, each={})
+
+    def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
+        step = 1 / torch.where(add["h"] > 0, add["h"], torch.inf)
+        return {"w": {k: (v - add["Delta"][k] * step).to(v.dtype) for k, v in server["w"].items()}}
+
+    def predict(self, server: State, state: State, h: Predictor) -> Tensor:
+        return h(server["w"])[0]
+
+
+def _squared_norm(w: Models, agent: Agent) -> Tensor:
+    return vector({k: w[k] for k in agent.learnt}).square().sum()

@@ -1,0 +1,55 @@
+"""Results as Markdown: the table of methods, what each tells the server, and how it was made."""
+
+from __future__ import annotations
+
+from statistics import mean, pstdev
+from typing import Any
+
+from focusfl import __version__
+from focusfl.algorithms import ALGORITHMS
+from focusfl.report.tables import COLUMNS, group, title
+from focusfl.report.tells import tells
+
+Row = dict[str, Any]
+
+
+def report(experiment: dict[str, Any], rows: list[Row], left_out: dict[str, str]) -> str:
+    """One page about the results of one experiment folder."""
+    first, seeds = rows[0], sorted({row["seed"] for row in rows})
+    head = [
+        f"{first['data']}, {first['rounds']} rounds, {len(first['loss'])} agents; mean ± standard deviation over"
+    ]
+    head += [f"{len(seeds)} seed(s): {', '.join(map(str, seeds))}. Best loss of an agent: {first['bayes_kind']}."]
+    parts = [" ".join(head), table(rows)]
+    parts += [f"- {title(method)}: left out. {why}" for method, why in left_out.items()]
+    parts += ["What the server learns of one agent:", told(rows), settings(experiment, first)]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(rows: list[Row]) -> str:
+    """Methods, best FAA first."""
+    columns = {k: v for k, v in COLUMNS.items() if rows[0][k] is not None}
+    by_method = sorted(group(rows).items(), key=lambda item: mean(r["faa"] for r in item[1]))
+    lines = [["method", *columns.values(), "clusters right", "seconds"]]
+    for name, runs in by_method:
+        cells = [f"{mean(r[k] for r in runs):.4f} ± {pstdev(r[k] for r in runs):.4f}" for k in columns]
+        known = runs[0]["pi"] is not None and runs[0]["ari"] is not None
+        right = f"{sum(r['ari'] == 1 for r in runs)} of {len(runs)}" if known else "-"
+        lines.append([name, *cells, right, f"{mean(r['seconds'] for r in runs):.1f}"])
+    return _markdown(lines)
+
+
+def told(rows: list[Row]) -> str:
+    names = dict.fromkeys(row["algorithm"] for row in rows)
+    return _markdown([["method", "the server sees"], *([ALGORITHMS[name].name, tells(name)] for name in names)])
+
+
+def settings(experiment: dict[str, Any], first: Row) -> str:
+    said = {k: v for k, v in experiment.items() if v not in (None, {}, [])}
+    lines = [f"- {k}: `{v}`" for k, v in said.items()]
+    return "\n".join(["Settings:", "", *lines, f"- training: `{first['train']}`", f"- focusfl {__version__}"])
+
+
+def _markdown(lines: list[list[str]]) -> str:
+    rule = ["---"] + ["---:"] * (len(lines[0]) - 1) if len(lines[0]) > 2 else ["---", "---"]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [lines[0], rule, *lines[1:]])
