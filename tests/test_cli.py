@@ -10,6 +10,7 @@ import time
 import pytest
 
 from focusfl import checkpoint, cli, files
+from focusfl.algorithms import ALGORITHMS
 from focusfl.data import DATA
 
 FOCUSFL = [sys.executable, "-c", "from focusfl.cli import main; main()"]
@@ -319,3 +320,103 @@ def test_ctrl_c_finishes_the_round_and_says_how_to_go_on(number, never_killed, t
     resumed = subprocess.run([*FOCUSFL, *command], capture_output=True, text=True, timeout=300)
     assert resumed.returncode == 0, resumed.stderr
     same_bits(never_killed, folder)
+
+
+def test_all_runs_every_method_and_says_what_cannot(focusfl, tmp_path):
+    code, out, _ = focusfl(
+        "compare", "--data", "synthetic", "--rounds", 2, "--seeds", 0, "--algorithms", "all", "--out", "r"
+    )
+    assert code == 0
+    rows = json.loads((tmp_path / "r/results.json").read_text())
+    ran, left_out = {row["method"] for row in rows}, json.loads((tmp_path / "r/left-out.json").read_text())
+    assert ran | left_out.keys() == set(ALGORITHMS) and left_out.keys() == {"pfnm", "fedma"}
+    assert "fully connected" in left_out["pfnm"] and "PFNM: left out" in out
+    code, out, _ = focusfl(
+        "compare", "--data", "synthetic", "--rounds", 2, "--seeds", 0, "--algorithms", "all", "--out", "r"
+    )
+    assert code == 0 and "PFNM: left out" in out  # shown again, nothing run
+    code, _, err = focusfl(*QUICK, "--algorithms", "fedavg,pfnm", "--out", "other")
+    assert code == 2 and "fully connected" in err and not (tmp_path / "other").exists()
+
+
+def test_options_behind_a_name_make_variants_of_a_method(focusfl, tmp_path):
+    words = (*QUICK, "--algorithms", "qffl:q=0.1,qffl:q=10,fedavg", "--set", "qffl.q=3", "--out", "r")
+    code, out, _ = focusfl(*words)
+    assert code == 0 and "q-FFL q=0.1" in out and "q-FFL q=10" in out
+    rows = json.loads((tmp_path / "r/results.json").read_text())
+    assert [(r["method"], r["params"].get("q")) for r in rows[:3]] == [
+        ("qffl:q=0.1", 0.1),
+        ("qffl:q=10", 10.0),
+        ("fedavg", None),
+    ]
+    for wrong, hint in (
+        ("qffl:p=1", "qffl.p"),
+        ("qffl:q=x", "qffl.q"),
+        ("qffl:q", "key=value"),
+        ("all,fedavg", "all"),
+    ):
+        code, _, err = focusfl(*QUICK, "--algorithms", wrong, "--out", "other")
+        assert code == 2 and hint in err and len(err.splitlines()) == 1
+
+
+def test_of_all_a_method_that_diverges_is_left_out_and_the_rest_goes_on(focusfl, tmp_path):
+    words = (
+        "--data",
+        "synthetic",
+        "--rounds",
+        3,
+        "--seeds",
+        "0,1",
+        "--algorithms",
+        "all",
+        "--set",
+        "ditto.lam=1e30",
+    )
+    code, out, _ = focusfl("compare", *words, "--out", "r")
+    assert code == 0 and "Ditto: left out. seed 0: training diverged" in out
+    rows = json.loads((tmp_path / "r/results.json").read_text())
+    assert {r["method"] for r in rows} == set(ALGORITHMS) - {"pfnm", "fedma", "ditto"}
+    code, _, err = focusfl("compare", *words, "--out", "r")
+    assert code == 0 and "nothing to do" in err
+    code, _, err = focusfl(*QUICK, "--algorithms", "ditto", "--set", "ditto.lam=1e30", "--out", "other")
+    assert code == 1 and "diverged" in err
+
+
+def test_hard_cluster_goes_on_with_the_clusters_of_a_killed_run(focusfl, tmp_path):
+    words = ("--data", "synthetic", "--rounds", 12, "--seeds", 0, "--algorithms", "hardcluster")
+    assert focusfl("compare", *words, "--out", "whole")[0] == 0
+    assert focusfl("compare", *words, "--out", "cut")[0] == 0
+    folder = tmp_path / "cut/runs/hardcluster-seed0"
+    assert (folder / "first" / checkpoint.NAME).exists()  # FOCUS has its own checkpoint, and is not run again
+    for name in ("result.json", checkpoint.NAME, "history.jsonl"):
+        (folder / name).unlink()
+    assert focusfl("compare", *words, "--out", "cut", "--resume")[0] == 0
+    one, other = (json.loads((tmp_path / d / "results.json").read_text())[0] for d in ("whole", "cut"))
+    assert one["loss"] == other["loss"] and one["params"] == other["params"]
+
+
+def test_report_writes_markdown(focusfl, tmp_path):
+    assert focusfl(*QUICK, "--algorithms", "focus,afl", "--out", "r")[0] == 0
+    code, out, _ = focusfl("report", "r")
+    assert code == 0 and out.strip() == "r/report.md"
+    page = (tmp_path / "r/report.md").read_text()
+    rows = json.loads((tmp_path / "r/results.json").read_text())
+    mean = sum(r["faa"] for r in rows if r["algorithm"] == "afl") / 2
+    line = next(line for line in page.splitlines() if line.startswith("| AFL | 0"))
+    assert f"{mean:.4f} ±" in line.split("|")[3]
+    assert "| AFL | of each agent: loss (a number); sums: theta, lam |" in page
+    code, _, err = focusfl("report", "nowhere")
+    assert code == 2 and "results.json" in err
+
+
+def test_list_algorithms_says_what_the_server_sees(focusfl):
+    code, out, _ = focusfl("list", "algorithms")
+    assert code == 0
+    for name, kind in ALGORITHMS.items():
+        assert f"{name}  {kind.name}" in out
+    entries = {name: out.split(f"{name}  {kind.name}.")[1] for name, kind in ALGORITHMS.items()}
+    seen = {name: text.split("the server sees:")[1].split("paper:")[0] for name, text in entries.items()}
+    sums_alone = {name for name, text in seen.items() if "of each agent" not in text}
+    assert sums_alone == {
+        *("focus", "fedavg", "qffl", "ditto", "fedprox", "hardcluster", "ifca", "fedem", "fedsoft", "local")
+    }

@@ -22,3 +22,29 @@ def test_every_link_in_the_docs_leads_somewhere():
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_algorithm_of_the_how_to_page_is_a_median_on_every_engine(capsys):
+    import numpy as np
+    import torch
+
+    import focusfl as ff
+    from focusfl.engines import ENGINES
+    from focusfl.training import Setup, run
+
+    page = (ROOT / "docs/add-an-algorithm.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(blocks) == 2
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    excess = names["result"].excess_risk
+    assert excess[:9].abs().max() < 0.05 and 0.8 < excess[9] < 1.3  # as the page says
+    for engine in ENGINES:
+        setup = Setup.of(names["FedMedian"](step=0.5), names["fed"], 1, engine=engine)
+        alone = Setup.of(ff.Local(), names["fed"], 1, engine=engine)
+        w = setup.start()[0]["w"]
+        (done,), (each,) = run(setup), run(alone)
+        for k, v in w.items():
+            half = (v.numpy() + np.sort(each.states["w"][k].numpy(), 0)[4]) / 2  # lower median of ten
+            assert torch.allclose(done.server["w"][k], torch.from_numpy(half), atol=1e-5)

@@ -90,7 +90,8 @@ def report(
         raise InputError(f"{folder}: no results.json; focusfl run and focusfl compare write one")
     experiment, rows = (files.read_json(folder / name) for name in ("experiment.json", "results.json"))
     path = out or folder / "report.md"
-    files.write_text(path, page(experiment, rows, read_left_out(folder)))
+    name = folder.resolve().name if out is None else path.stem
+    files.write_text(path, page(name, experiment, rows, read_left_out(folder)))
     print(path)
 
 

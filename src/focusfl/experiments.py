@@ -61,6 +61,8 @@ class Experiment(BaseModel):
             for key, values in (("algorithms", experiment.algorithms), ("seeds", experiment.seeds)):
                 if len(set(values)) < len(values):
                     raise InputError(f"{key} = {values}: each one once")
+            if "all" in experiment.algorithms and len(experiment.algorithms) > 1:
+                raise InputError(f"algorithms = {experiment.algorithms}: all stands alone")
             for method in {*experiment.methods, *params}:
                 experiment.algorithm(method)
             experiment.source()

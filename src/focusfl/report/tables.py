@@ -93,14 +93,19 @@ def agents(by_method: dict[str, list[Row]], width: int = 16) -> Table:
 
 
 def profiles(by_method: dict[str, list[Row]]) -> Table:
-    """The same for many methods: a block for each agent, all to one scale."""
-    table = Table(title="Each agent's excess risk, mean over the seeds: a block an agent", box=SIMPLE_HEAD)
-    for heading, side in (("method", "left"), ("agents", "left"), ("least", "right"), ("largest", "right")):
+    """The same for many methods: a block for each agent, all to one scale, that of the square root."""
+    table = Table(title="Each agent's excess risk, mean over the seeds", box=SIMPLE_HEAD)
+    for heading, side in (
+        ("method", "left"),
+        ("a block an agent", "left"),
+        ("least", "right"),
+        ("largest", "right"),
+    ):
         table.add_column(heading, justify=side)  # type: ignore[arg-type]
     risks = _mean_risks(by_method)
     top = max(max(values) for values in risks.values()) or 1
     for name, values in risks.items():
-        blocks = "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * max(v, 0) / top))] for v in values[:100])
+        blocks = "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * (max(v, 0) / top) ** 0.5))] for v in values[:100])
         at = values.index(max(values))
         table.add_row(name, blocks, f"{min(values):+.4f}", f"{max(values):+.4f} (agent {at})")
     return table
