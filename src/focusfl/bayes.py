@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,15 +81,18 @@ class Surrogates:
         alone = replace(setup, algorithm=Local(), fraction=1.0)
         key = hashlib.sha256(f"{alone.fingerprint}{groups.tolist()}".encode()).hexdigest()[:24]
         if key not in self._known:
-            path = self.folder / f"{key}.json" if self.folder is not None else None
-            if path is not None and path.exists():
-                self._known[key] = torch.tensor(files.read_json(path)["loss"])
-            else:
-                self._known[key] = self._train(alone, groups, watch, stop)
-                if path is not None:
-                    row = {"clusters": groups.tolist(), "loss": self._known[key].tolist()}
-                    files.write_json(files.make_folder(path.parent) / path.name, row)
+            train = partial(self._train, alone, groups, watch, stop)
+            self._known[key] = train() if self.folder is None else self._kept(self.folder / key, groups, train)
         return self._known[key]
+
+    def _kept(self, path: Path, groups: Tensor, train: Callable[[], Tensor]) -> Tensor:
+        """From the file; where there is none, trained, by one process at a time."""
+        files.make_folder(path.parent)
+        kept = path.with_suffix(".json")
+        with files.lock(path.with_suffix(".lock")):
+            if not kept.exists():
+                files.write_json(kept, {"clusters": groups.tolist(), "loss": train().tolist()})
+        return torch.tensor(files.read_json(kept)["loss"])
 
     def _train(self, alone: Setup, groups: Tensor, watch: Watch, stop: Callable[[], bool]) -> Tensor:
         pooled = replace(alone, fed=alone.fed.pool(groups))

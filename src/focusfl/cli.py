@@ -75,6 +75,42 @@ def compare(
 
 
 @app.command()
+def reproduce(
+    names: Annotated[list[str], typer.Argument(help="Tables and figures of the paper, or all")] = [],  # noqa: B006
+    scale: Annotated[str, typer.Option(help="small: minutes a cell; paper: the paper's setting")] = "small",
+    jobs: Annotated[int, typer.Option(help="Cells at the same time", min=1)] = 1,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Show what is done, running, missing; compute nothing")
+    ] = False,
+    cells: Annotated[Path, typer.Option(help="Folder of the runs and their checkpoints")] = Path("runs/cells"),
+    results: Annotated[Path, typer.Option(help="Folder of the results: NAME.SCALE.json and README.md")] = Path(
+        "results"
+    ),
+) -> None:
+    """Compute the paper's tables and figures; killed at any time, the same command goes on where it was."""
+    from rich.console import Console
+
+    from focusfl import files
+    from focusfl.paper import results as kept
+    from focusfl.paper.reproduction import catalogue, load
+    from focusfl.paper.running import overview
+    from focusfl.paper.running import reproduce as compute
+
+    known = list(catalogue())
+    if not names and not list_:
+        raise InputError(f"which? One or more of {', '.join(known)}, or all")
+    wanted = [load(name, scale) for name in (known if names in ([], ["all"]) else names)]
+    if list_:
+        Console().print(overview(wanted, cells, results))
+        return
+    failed = compute(wanted, cells, results, jobs)
+    files.write_text(results / "README.md", kept.markdown(results))
+    for line in failed:
+        _note(f"failed: {line}")
+    print(f"Results: {results / 'README.md'}")
+
+
+@app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of a finished experiment")],
     out: Annotated[

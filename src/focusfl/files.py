@@ -33,6 +33,13 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
+def write_rows(path: Path, head: dict[str, Any], rows: list[Any]) -> None:
+    """{..., "rows": [...]} with a line a row: small, and a change shows as the rows that changed."""
+    lines = ",\n".join(json.dumps(row, allow_nan=False, separators=(",", ":")) for row in rows)
+    start = json.dumps(head, indent=1, allow_nan=False)[:-2]
+    write_text(path, f'{start},\n "rows": [\n{lines}\n]}}\n')
+
+
 def read_json(path: Path) -> Any:
     """Parsed, or an InputError that names the file."""
     try:
@@ -59,6 +66,23 @@ def make_folder(path: Path) -> Path:
         write(path / "writable", lambda temporary: temporary.touch())
         (path / "writable").unlink()
     return path
+
+
+@contextlib.contextmanager
+def lock(path: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold `path` against other processes; yields whether it is held. It falls open when the process ends."""
+    with path.open("a") as handle:
+        try:
+            import fcntl
+        except ImportError:  # not a POSIX system: work alone there
+            yield True
+            return
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
 
 
 def cache_root() -> Path:

@@ -63,3 +63,27 @@ def read(folder: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return rows
+
+
+def thin(rows: list[dict[str, Any]], most: int = 40) -> dict[str, Any]:
+    """The same, small enough for git and for a page.
+
+    Averages to five digits: of the first 60 evaluations, then of every fifth. Labels of at most `most` rounds,
+    evenly spread in logs, since they move early. The first and the last are always there.
+    """
+    every = [row for row in rows if "avg_loss" in row]
+    seen = [row for i, row in enumerate(every) if i < 60 or i % 5 == 4 or i == len(every) - 1]
+    names = ("avg_loss", "avg_acc", "agnostic_loss")
+    out: dict[str, Any] = {"round": [row["round"] for row in seen]}
+    for name in names:
+        values = [row[name] for row in seen]
+        out[name] = None if not values or values[0] is None else [float(f"{v:.5g}") for v in values]
+    labelled = [row for row in every if row.get("pi") is not None]
+    out["pi"] = None
+    if labelled and len(labelled[0]["pi"]) * len(labelled[0]["pi"][0]) <= 400:
+        last = len(labelled) - 1
+        steps = {round((last + 1) ** (i / (most - 1))) - 1 for i in range(most)} if last else {0}
+        picked = [labelled[i] for i in sorted(steps)]
+        pi = [[[round(p, 3) for p in agent] for agent in row["pi"]] for row in picked]
+        out["pi"] = {"round": [row["round"] for row in picked], "pi": pi}
+    return out

@@ -10,6 +10,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -53,6 +54,38 @@ class Bars:
         return watch
 
     def __enter__(self) -> Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+
+class Whole:
+    """One bar for many runs in other processes: `with Whole(rounds) as bar: bar(rounds_done, done, cells)`."""
+
+    def __init__(self, rounds: int, show: bool | None = None, unit: str = "cells") -> None:
+        console = Console(stderr=True)
+        self.unit = unit
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            console=console,
+            disable=not (console.is_terminal if show is None else show),
+            speed_estimate_period=600,
+        )
+        self._task = self._progress.add_task(unit, total=rounds)
+
+    def __call__(self, rounds: float, done: int, cells: int) -> None:
+        self._progress.update(self._task, completed=rounds, description=f"{done} of {cells} {self.unit}")
+
+    def __enter__(self) -> Whole:
         self._progress.start()
         return self
 

@@ -94,7 +94,7 @@ class Setup:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of all of it. The model counts with its first weights, what stays with it, and its attributes."""
+        """sha256 of all of it. The model counts with its weights and its attributes."""
         said: list[object] = [
             repr(self.algorithm),
             self.fed.fingerprint,
@@ -105,9 +105,8 @@ class Setup:
         said += [self.runner.name, self.fraction, repr(self.task.network), self.task.attributes()]
         digest = hashlib.sha256(json.dumps(said).encode())
         network = {**dict(self.task.network.named_parameters()), **dict(self.task.network.named_buffers())}
-        tensors = flatten(self.start()[0]) | {f"network/{k}": v.detach() for k, v in network.items()}
-        for k, v in sorted(tensors.items()):
-            digest.update(k.encode() + v.cpu().contiguous().numpy().tobytes())
+        for k, v in sorted(network.items()):
+            digest.update(k.encode() + v.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
 

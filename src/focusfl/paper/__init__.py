@@ -1,0 +1,1 @@
+"""The paper's tables and figures: what they are, computing them, judging them."""

@@ -1,0 +1,117 @@
+"""Cells: one method on one data set with one seed. Tables share them, so each is computed once.
+
+CELLS/KEY/cell.json      what it is
+CELLS/KEY/...            its run: history.jsonl, checkpoint.safetensors, result.json
+CELLS/KEY/error.txt      why it failed
+CELLS/surrogates/        best losses, shared
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from focusfl import files, history
+from focusfl.bayes import Surrogates
+from focusfl.data import DATA
+from focusfl.errors import CannotRun
+from focusfl.experiments import Experiment
+from focusfl.fitting import train_and_judge
+from focusfl.machine import describe
+from focusfl.progress import Bars
+from focusfl.training import Setup
+
+Row = dict[str, Any]
+GOALS = (0.55, 0.6, 0.65, *history.GOALS)  # of the tables for CIFAR and for MNIST
+Status = Literal["done", "running", "begun", "failed", "missing"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    experiment: Experiment
+    method: str
+    seed: int
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """All that decides its numbers, every default spelt out."""
+        e = self.experiment
+        options = {k: v for k, v in e.data.items() if k != "name"}
+        defaults = inspect.signature(DATA[e.data["name"]]).parameters.values()
+        data = {p.name: p.default for p in defaults if p.default is not p.empty} | options
+        data.setdefault("seed", self.seed)
+        if "seed" not in options:
+            data["seed"] = self.seed
+        algorithm = e.algorithm(self.method)
+        return {
+            "algorithm": type(algorithm).__name__.lower(),
+            "params": dataclasses.asdict(algorithm),  # type: ignore[call-overload]
+            "data": {"name": e.data["name"], **data},
+            "shift": e.shift,
+            "train": e.train,
+            "rounds": e.rounds,
+            "seed": self.seed,
+            "fraction": e.fraction,
+            "bayes": e.bayes,
+            "eval_every": e.eval_every,
+        }
+
+    @cached_property
+    def key(self) -> str:
+        said = json.dumps(self.spec, sort_keys=True, default=list)
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    def folder(self, cells: Path) -> Path:
+        return cells / self.key
+
+    def rounds_done(self, cells: Path) -> int:
+        """For a bar: lines of its history."""
+        path = self.folder(cells) / history.NAME
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def status(self, cells: Path) -> Status:
+        folder = self.folder(cells)
+        if (folder / "result.json").exists():
+            return "done"
+        if not folder.exists():
+            return "missing"
+        with files.lock(folder / "lock", wait=False) as free:
+            if not free:
+                return "running"
+        return "failed" if (folder / "error.txt").exists() else "begun"
+
+    def result(self, cells: Path) -> Row | None:
+        path = self.folder(cells) / "result.json"
+        return files.read_json(path) if path.exists() else None
+
+    def run(self, cells: Path, stop: Callable[[], bool]) -> bool:
+        """Compute it, or go on with it; False: another process is at it."""
+        folder = files.make_folder(self.folder(cells))
+        with files.lock(folder / "lock", wait=False) as mine:
+            if not mine:
+                return False
+            if self.result(cells) is not None:
+                return True
+            (folder / "error.txt").unlink(missing_ok=True)
+            files.write_json(folder / "cell.json", self.spec)
+            e = self.experiment.model_copy(update={"algorithms": [self.method]})
+            setup = e.setups(self.seed)[self.method]
+            if isinstance(setup, CannotRun):
+                raise setup
+            assert isinstance(setup, Setup)
+            surrogates = Surrogates(cells / "surrogates")
+            with Bars(False) as bars:
+                options = {"resume": True, "eval_every": e.eval_every, "checkpoint_every": e.checkpoint_every}
+                result = train_and_judge(setup, bars, surrogates, e.bayes, folder, stop=stop, **options)  # type: ignore[arg-type]
+            rows = history.read(folder)
+            more = {"rounds_to": history.rounds_to(rows, GOALS), "history": history.thin(rows), "key": self.key}
+            more["made"] = describe()
+            files.write_json(folder / "result.json", {"method": self.method} | result.row() | more)
+            return True

@@ -1,0 +1,44 @@
+"""Does what the paper says hold here? Decided by the numbers of all seeds."""
+
+from __future__ import annotations
+
+from statistics import mean
+from typing import Any
+
+from focusfl.paper.reproduction import Saying
+from focusfl.report.section import Claim
+from focusfl.report.tables import title
+
+Row = dict[str, Any]
+
+
+def judge(saying: Saying, rows: list[Row]) -> Claim:
+    """holds: in the mean and in every seed, in all parts; holds weakly: in the mean; else it does not hold."""
+    parts = [saying.part] if saying.part is not None else list(dict.fromkeys(row["part"] for row in rows))
+    weakly = strictly = True
+    numbers = []
+    for part in parts:
+        values = _values(saying, [row for row in rows if row["part"] == part])
+        mine = values.pop(saying.better, {})
+        others = {k: v for k, v in values.items() if not saying.than or k in saying.than}
+        if not mine or not others or (saying.than and set(saying.than) - set(others)):
+            return Claim(saying.says, "not measured", "")
+        rival = max(others, key=lambda k: mean(others[k].values()))  # larger is better in `values`
+        weakly &= mean(mine.values()) + saying.within >= mean(others[rival].values())
+        strictly &= all(mine[s] + saying.within >= v[s] for v in others.values() for s in mine.keys() & v.keys())
+        sign = 1 if saying.metric == "avg_acc" else -1
+        ours, best = (sign * mean(v.values()) for v in (mine, others[rival]))
+        said = f"{title(saying.better)} {ours:.4f}, the best other ({title(rival)}) {best:.4f}"
+        numbers.append(f"{part}: {said}" if part else said)
+    verdict = "holds" if weakly and strictly else "holds weakly" if weakly else "does not hold"
+    return Claim(saying.says, verdict, "; ".join(numbers))
+
+
+def _values(saying: Saying, rows: list[Row]) -> dict[str, dict[int, float]]:
+    """By method and seed, turned so that larger is better."""
+    sign = 1 if saying.metric == "avg_acc" else -1
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if row[saying.metric] is not None:
+            found.setdefault(row["method"], {})[row["seed"]] = sign * row[saying.metric]
+    return found

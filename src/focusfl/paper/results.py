@@ -1,0 +1,113 @@
+"""What has been reproduced: sections for the page, tables for docs/results/README.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import mean, pstdev
+from typing import Any
+
+from focusfl import files
+from focusfl.paper.claims import judge
+from focusfl.paper.reproduction import SCALES, Reproduction, catalogue, load
+from focusfl.paper.running import cells_of
+from focusfl.report.section import Section
+from focusfl.report.tables import COLUMNS, title
+
+Row = dict[str, Any]
+
+
+def sections(results: Path) -> list[Section]:
+    """Of every results file there is, in the order of the paper, the small scale first."""
+    found = []
+    for name in catalogue():
+        for scale in SCALES:
+            path = results / f"{name}.{scale}.json"
+            if path.exists():
+                found.append(section(load(name, scale), files.read_json(path)))
+    return found
+
+
+def section(one: Reproduction, kept: dict[str, Any]) -> Section:
+    rows = kept.get("rows", [])
+    have = {(row["part"], row["method"], row["seed"]) for row in rows}
+    wanted = [(part.name, cell.method, cell.seed) for part, cell in cells_of(one)]
+    missing = [", ".join(filter(None, [p, title(m), f"seed {s}"])) for p, m, s in wanted if (p, m, s) not in have]
+    return Section(
+        name=one.name,
+        title=one.title,
+        scale=one.scale,
+        rows=rows,
+        expect={(part.name, method): numbers for part in one.parts for method, numbers in part.expect.items()},
+        deviations=one.deviations,
+        claims=[judge(saying, rows) for saying in one.sayings] if rows else [],
+        missing=missing,
+        table=kept.get("table", []),
+        made={**kept.get("written_by", {}), "settings": kept.get("settings", {})},
+    )
+
+
+def markdown(results: Path) -> str:
+    """docs/results/README.md."""
+    every = sections(results)
+    parts = ["# Results", "Made by `focusfl reproduce`; `focusfl report` shows the same as a page with plots."]
+    parts += ["## The paper's claims", _grid(["table", "scale", "claim", "verdict", "numbers"], _claims(every))]
+    shown = {section.name for section in every}
+    undone = [name for name in catalogue() if name not in shown]
+    parts += [f"Not computed yet: {', '.join(undone)}."] if undone else []
+    for one in every:
+        parts += [f"## {one.title} ({one.scale} scale)"]
+        parts += ["Differs from the paper: " + "; ".join(one.deviations) + "."] if one.deviations else []
+        parts += [_results(one)] if one.rows else []
+        parts += (
+            [_grid(list(one.table[0]), [[_cell(v) for v in row.values()] for row in one.table])]
+            if one.table
+            else []
+        )
+        parts += (
+            [f"Missing: {len(one.missing)} of the cells, for instance {one.missing[0]}."] if one.missing else []
+        )
+        parts += [f"`{one.name}.{one.scale}.json`, commit {one.made.get('commit')}, {one.made.get('machine')}."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _claims(every: list[Section]) -> list[list[str]]:
+    return [[s.name, s.scale, c.says, c.verdict, c.numbers] for s in every for c in s.claims]
+
+
+def _results(one: Section) -> str:
+    """Ours, mean and spread over the seeds, with the paper's number behind it in brackets."""
+    columns = {k: v for k, v in COLUMNS.items() if one.rows[0][k] is not None}
+    goals = sorted({k for numbers in one.expect.values() for k in numbers if k.startswith("rounds_")})
+    several = any(row["part"] for row in one.rows)
+    lines = []
+    for part, method in dict.fromkeys((row["part"], row["method"]) for row in one.rows):
+        runs = [row for row in one.rows if (row["part"], row["method"]) == (part, method)]
+        paper = one.expect.get((part, method), {})
+        cells = [_with_paper([r[k] for r in runs], paper.get(k)) for k in columns]
+        cells += [
+            _rounds([(r["rounds_to"] or {}).get(goal.removeprefix("rounds_")) for r in runs], paper.get(goal))
+            for goal in goals
+        ]
+        lines.append([part] * several + [title(method), *cells, str(len(runs))])
+    head = ["setting"] * several + ["method", *columns.values()]
+    head += [f"{float(goal.removeprefix('rounds_')):.0%}" for goal in goals] + ["seeds"]
+    return _grid(head, lines)
+
+
+def _with_paper(values: list[float], paper: float | None) -> str:
+    spread = f" ± {pstdev(values):.3f}" if len(values) > 1 else ""
+    return f"{mean(values):.3f}{spread}" + (f" ({paper:.3f})" if paper is not None else "")
+
+
+def _rounds(reached: list[int | None], paper: float | None) -> str:
+    ours = " ".join("-" if t is None else str(t) for t in reached)
+    return f"{ours} ({paper:.0f})" if paper is not None else f"{ours} (never)"
+
+
+def _cell(v: Any) -> str:
+    return f"{v:.3g}" if isinstance(v, float) else str(v)
+
+
+def _grid(head: list[str], lines: list[list[str]]) -> str:
+    rule = ["---"] * len(head)
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *lines])

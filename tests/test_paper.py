@@ -1,0 +1,245 @@
+"""focusfl reproduce: the paper's tables as data, computed once, resumed, judged."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+from focusfl import history
+from focusfl.errors import InputError
+from focusfl.paper import results as kept
+from focusfl.paper.cells import Cell
+from focusfl.paper.claims import judge
+from focusfl.paper.reproduction import SCALES, Saying, catalogue, load
+from focusfl.paper.running import cells_of, reproduce
+
+NAMES = [
+    "table1-synthetic",
+    "table1-mnist",
+    "table1-cifar",
+    "table1-text",
+    "table2-mnist",
+    "table2-cifar",
+    "table3-mnist",
+    "table3-cifar",
+    "fair-mnist",
+    "fair-cifar",
+    "sota-mnist",
+    "sota-cifar",
+    "clients100",
+    "metric-time",
+    "rounds-mnist",
+    "rounds-cifar",
+    "runtime",
+    "hard-cluster",
+    "fig-excess-mnist",
+    "fig-excess-text",
+    "fig-excess-cifar",
+    "fig-convergence",
+    "theory",
+]
+
+SMALL = """
+title = "A table of nothing"
+algorithms = ["focus", "fedavg"]
+rounds = 4
+checkpoint_every = 1
+[data]
+name = "synthetic"
+n = 20
+n_test = 20
+[scale.small]
+seeds = [0, 1]
+deviations = ["everything"]
+[scale.paper]
+seeds = [0]
+[expect]
+fedavg = { faa = 0.8, "rounds_0.7" = 3 }
+[[claim]]
+says = "FOCUS is fairer"
+metric = "faa"
+better = "focus"
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with two tables that share a cell."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "experiments/paper"
+    folder.mkdir(parents=True)
+    (folder / "table1-a.toml").write_text(SMALL)
+    (folder / "table2-b.toml").write_text(
+        'title = "Parts"\nalgorithms = ["fedavg"]\nrounds = 4\n[data]\nname = "synthetic"\nn = 20\n'
+        "[scale.small]\nseeds = [0]\n"
+        '[[part]]\nname = "same"\ndata.n_test = 20\n[[part]]\nname = "other"\ndata.R = 2.0\ndata.n_test = 30\n'
+    )
+    return tmp_path
+
+
+def test_every_name_of_the_paper_is_there_at_both_scales():
+    assert set(catalogue()) == set(NAMES)
+    for name in NAMES:
+        small, paper = (load(name, scale) for scale in SCALES)
+        assert small.title == paper.title
+        for one in (small, paper):
+            if one.kind == "experiment":
+                assert one.parts and all(part.experiment.rounds for part in one.parts)
+                for part in one.parts:  # the paper's numbers are of methods that are computed
+                    assert set(part.expect) <= set(part.experiment.methods), (name, part.name)
+        assert one.kind != "experiment" or small.deviations
+
+
+def test_paper_scale_is_the_papers_setting():
+    data = load("table1-mnist", "paper").parts[0].experiment
+    assert data.rounds == 300 and "n" not in data.data and not data.train
+    fed = Cell(data, "fedavg", 0).spec
+    assert fed["data"]["n"] is None and fed["data"]["outliers"] == 3
+    assert load("table1-text", "paper").parts[0].experiment.data["mode"] == "tuned"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_fedavg_on_rotated_mnist_is_one_cell_of_many_tables(scale):
+    keys = Counter()
+    for name in NAMES:
+        for key in {cell.key for part, cell in cells_of(load(name, scale)) if cell.method == "fedavg"}:
+            keys[key] += 1
+    assert keys.most_common(1)[0][1] >= 6
+
+
+def test_a_cell_is_its_settings_with_defaults_spelt_out(here):
+    a, b = load("table1-a", "small"), load("table2-b", "small")
+    shared = {c.key for _, c in cells_of(a)} & {c.key for _, c in cells_of(b)}
+    assert len(shared) == 1  # FedAvg, seed 0: n_test said in one table for all, in the other for a part
+    assert len({c.key for _, c in cells_of(a)}) == 4
+
+
+def test_what_is_wrong_in_a_table_is_said(here):
+    with pytest.raises(InputError, match="table1-a"):
+        load("table1-aa", "small")
+    with pytest.raises(InputError, match="small"):
+        load("table1-a", "smal")
+    (here / "experiments/paper/table3-c.toml").write_text(SMALL.replace("n = 20", "nn = 20", 1))
+    with pytest.raises(InputError, match="nn"):
+        load("table3-c", "small")
+
+
+def test_results_are_kept_and_not_computed_again(here, monkeypatch):
+    wanted = [load(name, "small") for name in ("table1-a", "table2-b")]
+    assert reproduce(wanted, here / "cells", here / "results", jobs=2) == []
+    first = json.loads((here / "results/table1-a.small.json").read_text())
+    assert len(first["rows"]) == 4 and first["rows"][0]["made"]["torch"] and first["settings"]
+    parts = json.loads((here / "results/table2-b.small.json").read_text())["rows"]
+    assert [row["part"] for row in parts] == ["same", "other"]
+    fedavg = next(row for row in first["rows"] if row["method"] == "fedavg" and row["seed"] == 0)
+    assert fedavg["loss"] == parts[0]["loss"] and fedavg["loss"] != parts[1]["loss"]
+    monkeypatch.setattr(Cell, "run", lambda *_: pytest.fail("computed again"))
+    again = here / "elsewhere"  # another machine, that has the results and not the cells
+    assert reproduce(wanted, again, here / "results") == []
+    assert json.loads((here / "results/table1-a.small.json").read_text())["rows"] == first["rows"]
+
+
+def test_the_page_of_results_has_the_papers_number_beside_ours(here):
+    assert reproduce([load("table1-a", "small")], here / "cells", here / "results") == []
+    rows = json.loads((here / "results/table1-a.small.json").read_text())["rows"]
+    faa = sum(row["faa"] for row in rows if row["method"] == "fedavg") / 2
+    page = kept.markdown(here / "results")
+    assert f"| {faa:.3f} ± " in page and "(0.800)" in page and "everything" in page
+    assert "Not computed yet: table2-b" in page
+    assert "| table1-a | small | FOCUS is fairer |" in page
+
+
+def test_missing_cells_are_shown_as_missing(here):
+    one = load("table1-a", "small")
+    assert reproduce([one], here / "cells", here / "results") == []
+    path = here / "results/table1-a.small.json"
+    page = json.loads(path.read_text())
+    page["rows"] = page["rows"][:-1]
+    assert kept.section(one, page).missing == ["FedAvg, seed 1"]
+
+
+def test_killed_and_run_again_it_goes_on_where_it_was(here):
+    text = SMALL.replace("rounds = 4", "rounds = 400").replace("seeds = [0, 1]", "seeds = [0]")
+    (here / "experiments/paper/table1-a.toml").write_text(text)
+    command = [sys.executable, "-c", "from focusfl.cli import main; main()", "reproduce", "table1-a"]
+    whole = subprocess.run([*command, "--cells", "whole", "--results", "one"], capture_output=True, text=True)
+    assert whole.returncode == 0, whole.stderr
+    process = subprocess.Popen([*command, "--cells", "cut", "--results", "two"], start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list((here / "cut").glob("*/checkpoint.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    listed = subprocess.run(
+        [*command[:4], "--list", "--cells", "cut", "--results", "two"], capture_output=True, text=True
+    )
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert listed.returncode == 0 and "running" in listed.stdout
+    assert not (here / "two/README.md").exists()
+    again = subprocess.run([*command, "--cells", "cut", "--results", "two"], capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    one, two = (json.loads((here / d / "table1-a.small.json").read_text())["rows"] for d in ("one", "two"))
+    assert [row["loss"] for row in one] == [row["loss"] for row in two]
+    assert [row["history"] for row in one] == [row["history"] for row in two]
+
+
+def test_a_cell_that_fails_is_reported_and_the_rest_goes_on(here):
+    text = SMALL.replace('"fedavg"]', '"fedavg", "ditto"]') + "[ditto]\nlam = 1e30\n"
+    (here / "experiments/paper/table1-a.toml").write_text(text)
+    failed = reproduce([load("table1-a", "paper")], here / "cells", here / "results")
+    assert len(failed) == 1 and "ditto seed 0" in failed[0] and "diverged" in failed[0]
+    rows = json.loads((here / "results/table1-a.paper.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == ["focus", "fedavg"]
+
+
+# --- claims
+
+
+def rows_of(**by_method):
+    return [
+        {"part": "", "method": method, "seed": seed, "faa": v, "avg_acc": v}
+        for method, values in by_method.items()
+        for seed, v in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("focus", "fedavg", "verdict"),
+    [
+        ([0.1, 0.2], [0.3, 0.4], "holds"),
+        ([0.1, 0.35], [0.3, 0.3], "holds weakly"),  # in the mean, not in seed 1
+        ([0.4, 0.3], [0.3, 0.3], "does not hold"),
+    ],
+)
+def test_verdicts(focus, fedavg, verdict):
+    claim = judge(Saying(says="fairer", metric="faa", better="focus"), rows_of(focus=focus, fedavg=fedavg))
+    assert claim.verdict == verdict
+    assert f"FOCUS {sum(focus) / 2:.4f}" in claim.numbers and f"(FedAvg) {sum(fedavg) / 2:.4f}" in claim.numbers
+
+
+def test_accuracy_is_better_when_larger_and_within_is_allowed():
+    rows = rows_of(focus=[0.89], fedavg=[0.9])
+    assert judge(Saying(says="", metric="avg_acc", better="focus"), rows).verdict == "does not hold"
+    assert judge(Saying(says="", metric="avg_acc", better="focus", within=0.02), rows).verdict == "holds"
+    absent = Saying(says="", metric="avg_acc", better="focus", than=["afl"])
+    assert judge(absent, rows).verdict == "not measured"
+
+
+# --- histories
+
+
+def test_a_thin_history_keeps_the_ends_and_the_beginning():
+    pi = [[1 / 3, 2 / 3], [0.0, 1.0]]
+    rows = [
+        {"round": t, "avg_loss": 1 / t, "avg_acc": None, "agnostic_loss": 2 / t, "pi": pi} for t in range(1, 301)
+    ]
+    small = history.thin(rows)
+    assert small["round"] == [*range(1, 61), *range(65, 301, 5)] and small["avg_acc"] is None
+    assert small["avg_loss"][2] == 0.33333
+    kept_rounds = small["pi"]["round"]
+    assert kept_rounds[0] == 1 and kept_rounds[-1] == 300 and len(kept_rounds) <= 40 and 2 in kept_rounds
+    assert small["pi"]["pi"][0] == [[0.333, 0.667], [0.0, 1.0]]
