@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 from focusfl import checkpoint, cli, files
 from focusfl.algorithms import ALGORITHMS
@@ -382,17 +383,56 @@ def test_of_all_a_method_that_diverges_is_left_out_and_the_rest_goes_on(focusfl,
     assert code == 1 and "diverged" in err
 
 
+def test_a_method_that_diverges_late_leaves_no_row(focusfl, tmp_path, monkeypatch):
+    """Local, the last of all, diverges in the second seed: its first row goes too, in the file as in the table."""
+    real = ALGORITHMS["local"].local
+
+    def local(self, server, state, agent):
+        state, upload = real(self, server, state, agent)
+        bad = torch.nan if agent.seed == 1 else 1.0
+        return {"w": {k: v * bad for k, v in state["w"].items()}}, upload
+
+    monkeypatch.setattr(ALGORITHMS["local"], "local", local)
+    words = ("--data", "synthetic", "--rounds", 2, "--seeds", "0,1", "--algorithms", "all", "--engine", "serial")
+    code, out, _ = focusfl("compare", *words, "--out", "r")
+    assert code == 0 and "Local: left out. seed 1" in out
+    rows = json.loads((tmp_path / "r/results.json").read_text())
+    assert "local" not in {row["method"] for row in rows}
+    assert "local" in json.loads((tmp_path / "r/left-out.json").read_text())
+
+
+def test_where_all_diverge_it_says_so(focusfl):
+    words = ("--data", "synthetic", "--rounds", 3, "--seeds", 0, "--algorithms", "all", "--set", "train.lr=1e30")
+    for _ in range(2):  # also when it is asked again
+        code, _, err = focusfl("compare", *words, "--out", "r")
+        assert code == 1 and "none of the methods came to an end" in err
+
+
+def test_options_of_a_method_that_is_not_asked_for_are_noted(focusfl):
+    code, _, err = focusfl(*QUICK, "--algorithms", "fedavg", "--set", "qffl.q=3", "--out", "r")
+    assert code == 0 and "options of qffl" in err
+
+
+def test_a_list_behind_a_name_keeps_its_commas(focusfl, tmp_path):
+    wanted = "hardcluster:M=2:clusters=[0, 0, 0, 0, 0, 1, 1, 1, 1, 1],fedavg"
+    assert focusfl(*QUICK, "--algorithms", wanted, "--out", "r")[0] == 0
+    rows = json.loads((tmp_path / "r/results.json").read_text())
+    assert [row["algorithm"] for row in rows[:2]] == ["hardcluster", "fedavg"]
+    assert rows[0]["clusters"] == [0] * 5 + [1] * 5
+
+
 def test_hard_cluster_goes_on_with_the_clusters_of_a_killed_run(focusfl, tmp_path):
     words = ("--data", "synthetic", "--rounds", 12, "--seeds", 0, "--algorithms", "hardcluster")
     assert focusfl("compare", *words, "--out", "whole")[0] == 0
     assert focusfl("compare", *words, "--out", "cut")[0] == 0
     folder = tmp_path / "cut/runs/hardcluster-seed0"
-    assert (folder / "first" / checkpoint.NAME).exists()  # FOCUS has its own checkpoint, and is not run again
+    trained = (folder / "first" / checkpoint.NAME).stat().st_mtime_ns
     for name in ("result.json", checkpoint.NAME, "history.jsonl"):
         (folder / name).unlink()
     assert focusfl("compare", *words, "--out", "cut", "--resume")[0] == 0
     one, other = (json.loads((tmp_path / d / "results.json").read_text())[0] for d in ("whole", "cut"))
     assert one["loss"] == other["loss"] and one["params"] == other["params"]
+    assert (folder / "first" / checkpoint.NAME).stat().st_mtime_ns == trained  # FOCUS was not run again
 
 
 def test_report_writes_markdown(focusfl, tmp_path):
@@ -404,7 +444,7 @@ def test_report_writes_markdown(focusfl, tmp_path):
     mean = sum(r["faa"] for r in rows if r["algorithm"] == "afl") / 2
     line = next(line for line in page.splitlines() if line.startswith("| AFL | 0"))
     assert f"{mean:.4f} ±" in line.split("|")[3]
-    assert "| AFL | of each agent: loss (a number); sums: theta, lam |" in page
+    assert "| AFL | of each agent: loss (a number); sums: theta, lam; keeps of each agent: lam |" in page
     code, _, err = focusfl("report", "nowhere")
     assert code == 2 and "results.json" in err
 
@@ -417,6 +457,5 @@ def test_list_algorithms_says_what_the_server_sees(focusfl):
     entries = {name: out.split(f"{name}  {kind.name}.")[1] for name, kind in ALGORITHMS.items()}
     seen = {name: text.split("the server sees:")[1].split("paper:")[0] for name, text in entries.items()}
     sums_alone = {name for name, text in seen.items() if "of each agent" not in text}
-    assert sums_alone == {
-        *("focus", "fedavg", "qffl", "ditto", "fedprox", "hardcluster", "ifca", "fedem", "fedsoft", "local")
-    }
+    assert sums_alone == {*("focus", "fedavg", "qffl", "ditto", "fedprox", "ifca", "fedem", "fedsoft", "local")}
+    assert "keeps of each agent: k" in seen["hardcluster"]

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from conftest import make_ragged
@@ -50,8 +51,8 @@ def test_hard_cluster_takes_the_clusters_that_focus_found(ragged):
 
 
 def test_hard_cluster_refuses_clusters_that_do_not_fit(ragged):
-    with pytest.raises(InputError, match="each of 5 agents"):
-        last_round(ff.HardCluster(M=2, clusters=(0, 1)), ragged)
+    with pytest.raises(InputError, match="each of 5 agents"):  # before anything is trained
+        Setup.of(ff.HardCluster(M=2, clusters=(0, 1)), ragged, 1)
     with pytest.raises(InputError, match="from 0 to M - 1"):
         ff.HardCluster(M=2, clusters=(0, 2))
 
@@ -143,7 +144,8 @@ def test_responsibilities_are_probabilities(losses):
 
 
 def fesem_server(*centres, E, t=1):
-    return {"w": models(*centres), "k": torch.zeros(E, dtype=torch.long), "t": torch.tensor(t)}
+    k = torch.zeros(E, dtype=torch.long)
+    return {"w": models(*centres), "first": models([0.0]), "k": k, "t": torch.tensor(t)}
 
 
 def test_fesem_round_by_hand_and_an_empty_centre_is_left_alone():
@@ -279,25 +281,135 @@ def test_fedsoft_without_a_pull_is_local_training(ragged, engine):
 # --- newcomers
 
 
+def by_index(w):
+    """h whose m-th model says m, or its own only weight."""
+    return w["a"].reshape(len(w["a"]), 1, 1)
+
+
+TWO = models([1.0], [5.0])
+WORSE_FIRST = [[9.0, 9.0, 0.1, 9.0], [1.0, 1.0, 1.0, 1.0]]  # of four examples three fit the second model best
+
+
 @pytest.mark.parametrize(
-    "method",
-    [ff.HardCluster(M=2, clusters=(0, 0, 0, 1, 1)), ff.IFCA(M=2), ff.FeSEM(M=2), ff.CFL(wait=0), ff.CGSV()],
-    ids=lambda m: m.name,
+    ("method", "server", "state", "expected"),
+    [
+        (ff.IFCA(M=2), {"w": TWO}, {"pi": torch.tensor([0.0, 1.0])}, 5.0),
+        (ff.FedEM(M=2), {"w": TWO}, {"pi": torch.tensor([0.25, 0.75])}, 4.0),  # 1/4 + 15/4
+        (ff.FedSoft(M=2), {"c": TWO}, {"theta": models([7.0]), "u": torch.tensor([0.5, 0.5])}, 7.0),
+        (ff.Ditto(), {"w": models([1.0])}, {"v": models([7.0])}, 7.0),
+        (ff.CGSV(), {"v": models([7.0])}, {}, 7.0),
+        (ff.QFFL(), {"w": models([7.0])}, {}, 7.0),
+        (ff.FedProx(), {"w": models([7.0])}, {}, 7.0),
+        (ff.HardCluster(M=2, clusters=(0, 1)), {"w": TWO, "k": torch.tensor(1)}, {}, 5.0),
+        (ff.FeSEM(M=2), {"w": models([7.0]), "k": torch.tensor(1)}, {}, 7.0),
+        (ff.CFL(), {"w": models([7.0]), "k": torch.tensor(1)}, {}, 7.0),
+    ],
+    ids=lambda v: v.name if hasattr(v, "name") else "",
 )
-def test_a_newcomer_gets_a_model(method):
+def test_who_predicts_with_which_model(method, server, state, expected):
+    assert method.predict(server, state, by_index).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("method", "server", "expected"),
+    [
+        (ff.IFCA(M=2), {"w": TWO}, 5.0),
+        (ff.FedSoft(M=2), {"c": TWO}, 4.0),  # shares 1/4, 3/4
+        (ff.HardCluster(M=2, clusters=(0, 1)), {"w": TWO, "k": torch.tensor([0, 0])}, 5.0),
+        (ff.FeSEM(M=2), {"w": TWO, "first": models([0.0]), "k": torch.tensor([0, 0]), "t": torch.tensor(1)}, 5.0),
+        (ff.CFL(), {"w": TWO, "k": torch.tensor([0, 1]), "t": torch.tensor(1)}, 5.0),
+        (ff.CGSV(), {"w": models([7.0]), "v": {"a": torch.zeros(2, 1, 1)}, "r": torch.zeros(2)}, 7.0),
+        (ff.Ditto(), {"w": models([7.0])}, 7.0),
+    ],
+    ids=lambda v: v.name if hasattr(v, "name") else "",
+)
+def test_a_newcomer_gets_the_model_that_fits_its_data(method, server, expected):
+    agent = Scripted(losses=[2.0, 1.0], examples=WORSE_FIRST)
+    view, state = method.assign(server, agent)
+    assert method.predict(view, state, by_index).item() == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_newcomer_of_fedem_is_the_mean_of_its_responsibilities():
+    agent = Scripted(examples=[[math.log(2), 0.0], [math.log(4), math.log(3)]])
+    _, state = ff.FedEM(M=2).assign({"w": TWO}, agent)
+    assert torch.allclose(state["pi"], torch.tensor([17 / 24, 7 / 24]))
+
+
+def test_cfl_sends_no_newcomer_to_a_cluster_that_is_not_there():
+    server = {"w": TWO, "k": torch.tensor([0, 0]), "t": torch.tensor(1)}  # one cluster so far
+    view, _ = ff.CFL(most=2).assign(server, Scripted(losses=[2.0, 1.0]))
+    assert view["w"]["a"].item() == 1.0
+
+
+def test_newcomers_of_real_runs_predict(ragged):
+    for method in (ff.IFCA(M=2), ff.FedEM(M=2), ff.FeSEM(M=2), ff.CFL(wait=0), ff.CGSV(), ff.FedSoft(M=2)):
+        result = ff.fit(method, ragged, rounds=3)
+        x, y = ragged.train(4)
+        assert torch.isfinite(result.assign(x, y).predict(x)).all()
+
+
+# --- batch norm: lengths and angles are of what is learnt, not of running statistics
+
+
+class WithBatchNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("method", [ff.CGSV(), ff.CFL(), ff.FeSEM(M=2)], ids=lambda m: m.name)
+def test_batch_statistics_travel_apart_from_what_is_learnt(method, ragged):
+    setup = Setup.of(method, ragged, 1, model=WithBatchNorm, train=ff.Train(lr=0.01, steps=1))
+    server, states = setup.start()
+    each = setup.runner.round(method, server, states, 0, np.arange(5)).each
+    learnt = each.get("u", each.get("theta"))  # what lengths, angles and distances are taken of
+    assert learnt.keys() == {f"layers.{i}.{k}" for i in (0, 1, 3) for k in ("weight", "bias")}
+    assert each["statistics"].keys() == {"layers.1.running_mean", "layers.1.running_var"}
+    after = method.aggregate(server, {}, each, torch.arange(5))
+    moved = after["w"]["layers.1.running_mean"] - server["w"]["layers.1.running_mean"]
+    assert moved.abs().max() > 0
+
+
+def test_cgsv_learns_with_batch_norm():
     fed = make_ragged(sizes=(60, 60, 60, 60, 60))
-    result = ff.fit(method, fed, rounds=30, train=ff.Train(lr=0.3, steps=10))
-    x, y = fed.train(4)
-    newcomer = result.assign(x, y)
-    assert newcomer.predict(x).shape == (60, 3)
-    if isinstance(method, ff.HardCluster):
-        assert newcomer.pi.tolist() == [0.0, 1.0]
+    result = ff.fit(ff.CGSV(Gamma=0.3), fed, model=WithBatchNorm, rounds=40, train=ff.Train(lr=0.1, steps=5))
+    assert result.acc[:3].mean() > 0.75  # the three that agree; chance is 1/3
+
+
+# --- a fraction of the agents
+
+
+def test_cgsv_counts_a_late_agent_by_its_examples():
+    method = ff.CGSV(alpha=0.5, Gamma=1.0)
+    server = {"w": {"a": torch.zeros(1, 2)}, "v": {"a": torch.zeros(3, 1, 2)}, "r": torch.tensor([1.0, 0.0, 0.0])}
+    each = {"u": {"a": torch.tensor([[[1.0, 0.0]]])}, "statistics": {}, "n": torch.tensor([5.0])}
+    after = method.aggregate(server, {}, each, torch.tensor([2]))  # agent 2 answers for the first time, alone
+    assert torch.allclose(after["w"]["a"], torch.tensor([[1.0, 0.0]]))
+    assert torch.allclose(after["v"]["a"][2], torch.tensor([[1.0, 0.0]]))
+
+
+def test_fesem_starts_late_agents_from_the_common_network(ragged):
+    setup = Setup.of(ff.FeSEM(M=2), ragged, 1, fraction=0.4)
+    server, _ = setup.start()
+    *_, done = run(setup)
+    late = [e for e in range(5) if done.server["k"][e] == 2]
+    assert len(late) == 3
+    view = ff.FeSEM(M=2).downlink(done.server, torch.tensor(late[0]))
+    assert all(torch.equal(v, server["first"][k]) for k, v in view["w"].items())
 
 
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [
         (ff.IFCA, {"M": 0}),
+        (ff.IFCA, {"M": 2.5}),
+        (ff.IFCA, {"init": "foo"}),
+        (ff.HardCluster, {"init": "foo"}),
+        (ff.PFNM, {"it": math.inf}),
+        (ff.FeSEM, {"M": math.nan}),
         (ff.FedEM, {"M": 0}),
         (ff.FeSEM, {"M": 0}),
         (ff.FedSoft, {"lam": -1.0}),

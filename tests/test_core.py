@@ -4,8 +4,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from focusfl.core import mean_or_keep, scale
+from focusfl.core import mean_or_keep, one_hot, one_of, row, scale
 from focusfl.errors import InputError
 from focusfl.train import Train
 from focusfl.tree import Total, flatten, unflatten
@@ -69,3 +70,14 @@ def test_cosine_schedule_goes_from_lr_to_nearly_zero():
     train = Train(lr=1.0, schedule="cosine")
     assert train.lr_at(0, 10) == 1.0
     assert abs(train.lr_at(9, 10) - 0.5 * (1 - 0.9510565)) < 1e-6  # cos(0.9 pi) = -0.9510565
+
+
+def test_rows_are_taken_where_the_models_are():
+    """An agent's number comes from the cpu; fake tensors stand for a GPU that is not here."""
+    with FakeTensorMode():
+        stack = {"a": torch.empty(4, 3, 2, device="cuda"), "b": {"c": torch.empty(4, device="cuda")}}
+        e = torch.tensor(2)
+        taken = row(stack, e)
+        assert taken["a"].shape == (3, 2) and taken["a"].device.type == taken["b"]["c"].device.type == "cuda"
+        assert one_of({"a": stack["a"]}, e)["a"].device.type == "cuda"
+        assert one_hot(torch.empty((), dtype=torch.long, device="cuda"), 3).device.type == "cuda"

@@ -11,7 +11,7 @@ from torch import nn
 
 import focusfl as ff
 from focusfl.algorithms.afl import project
-from focusfl.errors import InputError
+from focusfl.errors import Diverged, InputError
 from focusfl.training import Setup, run
 
 every_engine = pytest.mark.parametrize("engine", ["serial", "vectorised"])
@@ -72,6 +72,18 @@ def test_qffl_with_losses_of_any_size(q, loss):
 def test_qffl_where_nothing_moves_and_nothing_is_lost():
     after, _ = one_round(ff.QFFL(q=20.0), {"w": models([1.0])}, [Scripted([0.0], move=0.0)] * 2)
     assert after["w"]["a"].item() == 1.0
+
+
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+def test_qffl_measures_the_step_by_what_is_learnt(scale):
+    # the norm in h leaves batch statistics out: F = 1, q = 1, L = 1, Dw = 2: h = 4 + 1, whatever the statistics do
+    class Moves(Scripted):
+        def sgd(self, w, **_):
+            return {"a": w["a"] - 2.0, "running_mean": w["running_mean"] + scale}
+
+    w = {"a": torch.zeros(1, 1), "running_mean": torch.zeros(1, 1)}
+    after, _ = one_round(ff.QFFL(q=1.0), {"w": w}, [Moves([1.0], lr=1.0)])
+    assert after["w"]["a"].item() == pytest.approx(-2 / 5)
 
 
 # --- AFL
@@ -155,6 +167,11 @@ def test_afl_with_a_huge_loss_follows_that_agent(loss):
     assert server["w"]["a"].item() == pytest.approx(7 / 3 + 5)
 
 
+def test_afl_says_that_it_diverged():
+    with pytest.raises(Diverged, match=r"train\.lr"):
+        ff.fit(ff.AFL(), ff.data.synthetic(seed=0), rounds=40, train=ff.Train(lr=1.2, steps=3), progress=False)
+
+
 def test_afl_leaves_the_weight_of_an_absent_agent_to_the_projection():
     afl, w = ff.AFL(gamma=0.1), models([0.0])
     server = {"w": w, "mean": w, "lam": torch.tensor([0.25, 0.25, 0.5]), "t": torch.tensor(0)}
@@ -224,7 +241,7 @@ def test_fedprox_on_one_weight_by_hand(engine, mu):
 
 def cgsv_start(method, E=2, d=2):
     w = {"a": torch.zeros(1, d)}
-    return {"w": w, "v": {"a": torch.zeros(E, 1, d)}, "r": torch.zeros(E), "t": torch.tensor(0)}
+    return {"w": w, "v": {"a": torch.zeros(E, 1, d)}, "r": torch.zeros(E)}
 
 
 def test_cgsv_rewards_over_two_rounds():

@@ -15,9 +15,10 @@ from focusfl.algorithms.local import Local
 from focusfl.algorithms.matching import Atoms, Rule
 from focusfl.algorithms.pfnm import PFNM
 from focusfl.engines import ENGINES
+from focusfl.engines.serial import predictor
 from focusfl.errors import CannotRun, Diverged, InputError
 from focusfl.models import linear, mlp
-from focusfl.task import travelling
+from focusfl.task import Task, travelling
 from focusfl.training import Setup, run
 from focusfl.tree import flatten, tree_map
 
@@ -296,7 +297,32 @@ def normed():
 @both
 def test_other_networks_are_refused(algorithm, network, classes, found):
     with pytest.raises(CannotRun, match=f"^{algorithm.name} needs .*fully connected.*: found {found}$"):
-        algorithm.check(stack_of_one(network), classes)
+        task = Task(network, classes)
+        algorithm.check(stack_of_one(network), classes, 5, predictor(task, torch.ones(2, 6)))
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.three(x + torch.relu(self.two(torch.relu(self.one(x)))))
+
+
+class SoftmaxInside(nn.Sequential):
+    """A silent neuron would take its share."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(6, 6), nn.Softmax(1), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "model"), [(FedMA(), Residual), (PFNM(), SoftmaxInside), (FedMA(), SoftmaxInside)]
+)
+def test_networks_with_the_right_shapes_that_are_more_than_a_chain_are_refused(algorithm, model, ragged):
+    with pytest.raises(CannotRun, match="more than a chain"):
+        Setup.of(algorithm, ragged, 1, model=model)
 
 
 def test_pfnm_needs_one_hidden_layer_and_fedma_takes_more(ragged):

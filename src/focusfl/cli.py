@@ -62,7 +62,9 @@ def compare(
     """Compare methods on one data set; writes DIR/results.json."""
     from focusfl.experiments import Experiment, apply
 
-    names = [name.strip() for name in algorithms.split(",") if name.strip()]
+    import re
+
+    names = [name.strip() for name in re.split(r",(?![^\[]*\])", algorithms) if name.strip()]  # not within [...]
     raw: dict[str, Any] = {
         "data": {"name": data},
         "algorithms": names,

@@ -51,13 +51,17 @@ def compare(
     resolve(experiment.bayes, next(iter(setups.values())).fed)
     for line in dict.fromkeys(line for setup in setups.values() for line in notes(setup)):
         note(line)
+    for name in experiment.params.keys() - {method.split(":")[0] for method in experiment.methods}:
+        note(f"options of {name} are set, but it is not among the algorithms")
     if not overwrite:
         left_out |= read_left_out(out)  # what diverged before would do so again
     rows = _claim(experiment, [method for method in setups if method not in left_out], out, resume, overwrite)
+    if left_out:
+        files.write_json(out / "left-out.json", left_out)
     if len(rows) == sum(method not in left_out for method in setups) * len(experiment.seeds):
         files.write_json(out / "results.json", rows)  # a kill may have come between the last run and this
         note(f"{out} holds this experiment already: nothing to do (--overwrite runs it again)")
-        return rows
+        return _some(rows, left_out)
     with graceful() as stop, Bars(progress) as bars:
         return _run(experiment, out, left_out, bars, stop)
 
@@ -91,14 +95,20 @@ def _run(
                     if experiment.algorithms != ["all"]:
                         raise
                     left_out[method] = f"seed {seed}: {why}"
+                    files.write_json(out / "left-out.json", left_out)
                     rows = [row for row in rows if row["method"] != method]
+                    files.write_json(out / "results.json", rows)
                     continue
                 row = {"method": method} | result.row() | {"rounds_to": history.rounds_to(history.read(folder))}
                 files.write_json(done, row)
             rows.append(_row(done))
             files.write_json(out / "results.json", rows)
-    if left_out:
-        files.write_json(out / "left-out.json", left_out)
+    return _some(rows, left_out)
+
+
+def _some(rows: list[Row], left_out: dict[str, str]) -> list[Row]:
+    if not rows:
+        raise Diverged(f"none of the methods came to an end: {next(iter(left_out.values()))}")
     return rows
 
 

@@ -12,8 +12,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from focusfl.errors import require
-
 Models = dict[str, Tensor]
 """A stack of M models: leading axis M on every tensor. FedAvg has M = 1."""
 
@@ -129,8 +127,9 @@ class Algorithm(ABC):
         """What an agent that was never trained with would receive and hold. Nothing changes on the server."""
         return server, self.enroll(server)
 
-    def check(self, w: Models, classes: int | None) -> None:
-        """Raise CannotRun where the method does not apply to such a model [1, ...], or to regression (None)."""
+    def check(self, w: Models, classes: int | None, E: int, h: Predictor) -> None:
+        """Raise CannotRun where the method does not apply to such a model w [1, ...], to regression (classes None)
+        or to E agents. h: what models say to two examples."""
         return None
 
     def first(self) -> Algorithm | None:
@@ -157,13 +156,14 @@ def mean_or_keep(w: Models, total: Models, weight: Tensor) -> Models:
 def row(tree: State, e: Tensor) -> State:
     """Row e, a number [], of every tensor. Plain indexing would not vmap."""
     return {
-        k: row(v, e) if isinstance(v, dict) else v.index_select(0, e.reshape(1)).squeeze(0) for k, v in tree.items()
+        k: row(v, e) if isinstance(v, dict) else v.index_select(0, e.reshape(1).to(v.device)).squeeze(0)
+        for k, v in tree.items()
     }
 
 
 def one_of(w: Models, m: Tensor) -> Models:
     """Model m, a number [], as a stack of one."""
-    return {k: v.index_select(0, m.reshape(1)) for k, v in w.items()}
+    return {k: v.index_select(0, m.reshape(1).to(v.device)) for k, v in w.items()}
 
 
 def one_hot(m: Tensor, M: int) -> Tensor:
@@ -176,7 +176,16 @@ def vector(w: Models) -> Tensor:
     return torch.cat([v.flatten(1) for v in w.values()], 1)
 
 
+def parted(w: Models, learnt: tuple[str, ...]) -> tuple[Models, Models]:
+    """What training changes, and the batch statistics. A length or an angle means something of the former alone."""
+    return {k: w[k] for k in learnt}, {k: v for k, v in w.items() if k not in learnt}
+
+
+def double(v: Tensor) -> Tensor:
+    """In double precision, where the device has it."""
+    return v if v.device.type == "mps" else v.double()
+
+
 def clustered_start(networks: Networks, M: int, init: str) -> Models:
     """M first models: "independent" random networks, or "tied": one, M copies, 1 % noise added."""
-    require("init", init, init in ("independent", "tied"), "independent or tied")
     return networks.independent(M) if init == "independent" else networks.copies(M, noise=0.01)

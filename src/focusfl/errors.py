@@ -38,6 +38,18 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {lower[close[0]]!r}? Known: {listed}" if close else f"known: {listed}"
 
 
+def whole(name: str, value: float, least: int) -> None:
+    """Raise an InputError unless it is a whole number, `least` or more."""
+    fits = math.isfinite(value) and int(value) == value and value >= least
+    require(name, value, fits, f"a whole number, {least} or more")
+
+
+def choice(name: str, value: str, known: Iterable[str]) -> None:
+    """Raise an InputError unless it is one of them."""
+    names = list(known)
+    require(name, value, value in names, " or ".join(names))
+
+
 def require(name: str, value: object, ok: bool, expected: str) -> None:
     """Raise an InputError that names the option unless `ok`. Infinities and NaN are never ok."""
     if not ok or (isinstance(value, float) and not math.isfinite(value)):

@@ -87,7 +87,7 @@ class Experiment(BaseModel):
             raise InputError(f"unknown algorithm {name!r}: {nearest(name, ALGORITHMS)}")
         kind = ALGORITHMS[name]
         fields = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-        given = apply(dict(self.params.get(name, {})), changes)
+        given = apply(dict(self.params.get(name, {})), changes, method)
         if clusters is not None and "M" in fields:
             given.setdefault("M", clusters)
         return kind(**_typed(name, kind, given))
@@ -152,7 +152,7 @@ def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
     return Experiment.parse(apply(raw, changes), str(path))
 
 
-def apply(raw: Table, changes: Iterable[str]) -> Table:
+def apply(raw: Table, changes: Iterable[str], where: str = "--set") -> Table:
     """`--set key=value`: dotted keys, TOML values; a word without quotes is text.
 
     >>> apply({"focus": {"M": 3}}, ["focus.M=2", "engine=serial", "data.sigma=[0.1, 0.2]"])
@@ -161,7 +161,7 @@ def apply(raw: Table, changes: Iterable[str]) -> Table:
     for change in changes:
         key, equals, text = change.partition("=")
         if not equals or not key.strip() or "\n" in change:
-            raise InputError(f"--set {change}: expected key=value, for instance focus.M=2")
+            raise InputError(f"{where} {change}: expected key=value, for instance focus.M=2")
         try:
             value = tomllib.loads(f"v = {text}")["v"]
         except tomllib.TOMLDecodeError:
@@ -173,7 +173,7 @@ def apply(raw: Table, changes: Iterable[str]) -> Table:
                 table[part] = {"name": table[part]}
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
-                raise InputError(f"--set {change}: {part} is not a table")
+                raise InputError(f"{where} {change}: {part} is not a table")
         table[last] = value
     return raw
 

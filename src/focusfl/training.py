@@ -20,6 +20,7 @@ from focusfl.core import Algorithm, State
 from focusfl.data.federation import Federation
 from focusfl.device import find as find_device
 from focusfl.engines import Engine, Scores, choose, plan
+from focusfl.engines.serial import predictor
 from focusfl.errors import Diverged, InputError, Interrupted, require
 from focusfl.history import History
 from focusfl.task import Fresh, Task
@@ -65,7 +66,9 @@ class Setup:
         require("fraction", fraction, 0 < fraction <= 1, "above 0 and at most 1")
         setup = Setup(algorithm, fed, model, train or fed.recipe.train, rounds, seed, engine, fraction, device)
         setup.task.check(fed.training.x)
-        algorithm.check({k: v.unsqueeze(0) for k, v in setup.task.weights().items()}, fed.classes)
+        w = {k: v.unsqueeze(0) for k, v in setup.task.weights().items()}
+        with torch.no_grad():
+            algorithm.check(w, fed.classes, fed.E, predictor(setup.task, fed.training.x[:2]))
         _ = setup.runner  # an engine or device that cannot run this says so now
         return setup
 

@@ -1,4 +1,4 @@
-"""One paper, one file. An algorithm imports `focusfl.core` alone and never knows which engine runs it."""
+"""One paper, one file. An algorithm knows `focusfl.core` and never which engine runs it."""
 
 from focusfl.algorithms.afl import AFL
 from focusfl.algorithms.cfl import CFL

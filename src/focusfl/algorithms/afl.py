@@ -62,6 +62,8 @@ def project(v: Tensor) -> Tensor:
     >>> project(torch.tensor([0.5, 0.5, -1.0]))
     tensor([0.5000, 0.5000, 0.0000])
     """
+    if not torch.isfinite(v).all():
+        return torch.full_like(v, torch.nan)  # the run ends here, in words for the user
     v = v - v.max()  # the result does not change with a shift, and 1e6 + 1 keeps its 1
     u = v.sort(descending=True).values
     tau = (1 - u.cumsum(0)) / torch.arange(1, len(u) + 1, device=v.device)

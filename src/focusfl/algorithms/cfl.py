@@ -3,7 +3,7 @@
 server  {"w": [most, ...], "k": [E], "t": []}      a model for each cluster so far; each agent's cluster
 agent   nothing
 down    w_k and k of this agent's cluster
-upload  each {"u": [1, ...]}
+upload  each {"u": [1, ...], "statistics": [1, ...]}      statistics: of batch norm, where there is any
 """
 
 from __future__ import annotations
@@ -14,8 +14,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, one_hot, one_of, row, vector
-from focusfl.errors import require
+from focusfl.core import (
+    Agent,
+    Algorithm,
+    Models,
+    Networks,
+    Predictor,
+    State,
+    Upload,
+    one_hot,
+    one_of,
+    parted,
+    row,
+    vector,
+)
+from focusfl.errors import require, whole
 
 
 @dataclass(frozen=True)
@@ -38,8 +51,8 @@ class CFL(Algorithm):
     def __post_init__(self) -> None:
         require("cfl.e1", self.e1, self.e1 >= 0, "0 or more")
         require("cfl.e2", self.e2, self.e2 >= 0, "0 or more")
-        require("cfl.wait", self.wait, self.wait >= 0, "0 or more")
-        require("cfl.most", self.most, self.most >= 1, "1 or more")
+        whole("cfl.wait", self.wait, 0)
+        whole("cfl.most", self.most, 1)
 
     def start(self, networks: Networks, E: int) -> State:
         return {"w": networks.copies(self.most), "k": torch.zeros(E, dtype=torch.long), "t": torch.tensor(0)}
@@ -50,11 +63,12 @@ class CFL(Algorithm):
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         theta = agent.sgd(server["w"])
-        return state, Upload(add={}, each={"u": {k: theta[k] - v for k, v in server["w"].items()}})
+        u, statistics = parted({k: theta[k] - v for k, v in server["w"].items()}, agent.learnt)
+        return state, Upload(add={}, each={"u": u, "statistics": statistics})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
-        u = {k: v[:, 0] for k, v in each["u"].items()}  # [C, ...]
-        flat, t = vector(u), server["t"] + 1
+        u = {k: v[:, 0] for k, v in (each["u"] | each["statistics"]).items()}  # [C, ...]
+        flat, t = vector({k: u[k] for k in each["u"]}), server["t"] + 1
         w, k = {name: v.clone() for name, v in server["w"].items()}, server["k"].clone()
         for m in range(int(k.max()) + 1):
             here = (k[cohort] == m).nonzero().flatten()  # members that answered, as rows of u
@@ -91,9 +105,9 @@ def split(u: Tensor) -> Tensor:
     """Two groups by complete linkage on the negative cosine of the updates [C, P]; [C] bool: the smaller one."""
     from sklearn.cluster import AgglomerativeClustering  # takes a second to import
 
-    unit = u.double() / u.double().norm(dim=1, keepdim=True).clamp_min(1e-30)
+    unit = u.cpu().double() / u.cpu().double().norm(dim=1, keepdim=True).clamp_min(1e-30)
     linkage = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage="complete")
-    second = torch.from_numpy(linkage.fit_predict((-unit @ unit.T).cpu().numpy())).bool().to(u.device)
+    second = torch.from_numpy(linkage.fit_predict((-unit @ unit.T).numpy())).bool().to(u.device)
     return second if second.sum() <= len(u) / 2 else ~second
 
 

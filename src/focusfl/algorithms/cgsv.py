@@ -1,10 +1,10 @@
 """CGSV: agents are rewarded by how well their updates agree with all (Xu et al. 2021, NeurIPS, "Gradient driven
 rewards to guarantee fairness in collaborative machine learning").
 
-server  {"w": [1, ...], "v": [E, 1, ...], "r": [E], "t": []}      v: the agents' models; r: their importance
+server  {"w": [1, ...], "v": [E, 1, ...], "r": [E]}      v: the agents' models; r: their importance, first 0
 agent   nothing: its model is the first one plus its rewards, so the server knows it
 down    v_e
-upload  each {"u": [1, ...], "n": []}
+upload  each {"u": [1, ...], "statistics": [1, ...], "n": []}      statistics: of batch norm, where there is any
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, row, scale, vector
+from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, parted, row, scale, vector
 from focusfl.errors import require
 
 
@@ -44,7 +44,7 @@ class CGSV(Algorithm):
     def start(self, networks: Networks, E: int) -> State:
         w = networks.copies(1)
         v = {k: x.repeat(E, *[1] * x.dim()) for k, x in w.items()}
-        return {"w": w, "v": v, "r": torch.zeros(E), "t": torch.tensor(0)}
+        return {"w": w, "v": v, "r": torch.zeros(E)}
 
     def downlink(self, server: State, e: Tensor) -> State:
         return row({"v": server["v"]}, e)
@@ -52,24 +52,25 @@ class CGSV(Algorithm):
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         v = server["v"]
         theta = agent.sgd(v)
-        u = {k: theta[k] - v[k] for k in v}
+        u, statistics = parted({k: theta[k] - v[k] for k in v}, agent.learnt)
         u = scale(u, self.Gamma / (vector(u).norm(dim=1) + 1e-7))
-        return state, Upload(add={}, each={"u": u, "n": agent.n})
+        return state, Upload(add={}, each={"u": u, "statistics": statistics, "n": agent.n})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
-        u, n = {k: x[:, 0] for k, x in each["u"].items()}, each["n"]  # [C, ...]
-        r = n / n.sum() if server["t"] == 0 else server["r"][cohort]
-        A = {k: torch.einsum("c,c...->...", r, x) for k, x in u.items()}
+        u, n, r = {k: x[:, 0] for k, x in each["u"].items()}, each["n"], server["r"][cohort]  # [C, ...]
+        weight = torch.where(r > 0, r, n / n.sum())  # who is new counts by examples, as all do in the first round
+        A = {k: torch.einsum("c,c...->...", weight / weight.sum(), x) for k, x in u.items()}
         flat, whole = vector(u), vector({k: x.unsqueeze(0) for k, x in A.items()})
         phi = torch.nn.functional.cosine_similarity(flat, whole, eps=1e-10)  # [C]
-        r = (self.alpha * server["r"][cohort] + (1 - self.alpha) * phi).clamp_min(1e-3)
+        r = (self.alpha * r + (1 - self.alpha) * phi).clamp_min(1e-3)
         everyone = server["r"].index_copy(0, cohort, r)
         everyone = everyone / everyone.sum()
         q = torch.tanh(self.beta * everyone[cohort])
-        q = q / q.max()
-        v = {k: x.index_add(0, cohort, self._rewards(A[k], q).unsqueeze(1)) for k, x in server["v"].items()}
-        w = {k: x + A[k] for k, x in server["w"].items()}
-        return {"w": w, "v": v, "r": everyone, "t": server["t"] + 1}
+        rewards = {k: self._rewards(x, q / q.max()).unsqueeze(1) for k, x in A.items()} | each["statistics"]
+        own = {k: x.mean(0) for k, x in each["statistics"].items()}  # an agent keeps its own, the server the mean
+        v = {k: x.index_add(0, cohort, rewards[k]) for k, x in server["v"].items()}
+        w = {k: x + (A | own)[k] for k, x in server["w"].items()}
+        return {"w": w, "v": v, "r": everyone}
 
     @staticmethod
     def _rewards(A: Tensor, q: Tensor) -> Tensor:

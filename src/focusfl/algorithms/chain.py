@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from itertools import zip_longest
 
+import torch
 from torch.nn.functional import pad
 
-from focusfl.core import Models
+from focusfl.core import Models, Predictor
 from focusfl.errors import CannotRun
 
 
@@ -26,9 +27,9 @@ def resized(w: Models, widths: list[int]) -> Models:
     return out
 
 
-def check(method: str, w: Models, classes: int | None, most: float) -> None:
+def check(method: str, w: Models, classes: int | None, h: Predictor, most: float) -> None:
     """Refuse all but a classifier that is a chain of fully connected layers with biases, 1 to `most` hidden."""
-    if found := misfit(w, classes, most):
+    if found := misfit(w, classes, most) or ("" if widens(w, h) else "layers that are more than a chain"):
         need = "one hidden layer" if most == 1 else "one or more hidden layers"
         raise CannotRun(f"{method} needs a classifier of fully connected layers with biases, {need}: found {found}")
 
@@ -46,3 +47,12 @@ def misfit(w: Models, classes: int | None, most: float) -> str:
         width = shape[0]
     hidden = len(names) // 2 - 1
     return "" if 1 <= hidden <= most else f"{hidden or 'no'} hidden layers"
+
+
+def widens(w: Models, h: Predictor) -> bool:
+    """Does the network say the same with another, silent neuron in each hidden layer? Shapes alone cannot tell."""
+    try:
+        wide = h(resized(w, [w[bias].shape[1] + 1 for _, bias in layers(w)[:-1]]))
+    except RuntimeError:
+        return False
+    return torch.allclose(wide, h(w), atol=1e-5)

@@ -42,7 +42,7 @@ class Ditto(Algorithm):
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         theta = agent.sgd(server["w"])
         v = agent.sgd(state["v"], pull=Pull(server["w"], self.lam))
-        return {"v": v}, Upload(add={"theta": theta, "agents": torch.ones(())}, each={})
+        return {"v": v}, Upload(add={"theta": theta, "agents": torch.ones_like(agent.n)}, each={})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         return {"w": mean_or_keep(server["w"], add["theta"], add["agents"].reshape(1))}

@@ -24,7 +24,7 @@ from focusfl.core import (
     mean_or_keep,
     scale,
 )
-from focusfl.errors import require
+from focusfl.errors import choice, whole
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class FedEM(Algorithm):
     paper: ClassVar[str] = "Marfoq et al. 2021, arXiv 2108.10252"
 
     def __post_init__(self) -> None:
-        require("fedem.M", self.M, self.M >= 1, "1 or more")
+        whole("fedem.M", self.M, 1)
+        choice("fedem.init", self.init, ("independent", "tied"))
 
     def start(self, networks: Networks, E: int) -> State:
         return {"w": clustered_start(networks, self.M, self.init)}
@@ -65,8 +66,8 @@ class FedEM(Algorithm):
         return torch.as_tensor(state["pi"])
 
     def assign(self, server: State, agent: Agent) -> tuple[State, State]:
-        pi = self.enroll(server)["pi"]
-        return server, {"pi": agent.mean(e_step(pi, agent.example_losses(server["w"])))}
+        losses = agent.example_losses(server["w"])
+        return server, {"pi": agent.mean(e_step(torch.full_like(losses[:, 0], 1 / self.M), losses))}
 
 
 def e_step(pi: Tensor, losses: Tensor) -> Tensor:

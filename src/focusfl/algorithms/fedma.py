@@ -33,8 +33,9 @@ from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, U
 class FedMA(Algorithm):
     """Layer t of all agents is matched in round t and frozen; the layers above are trained on; one pass.
 
-    Who misses a layer has no place in it, so takes no further part and stays with the network it has; a round in
-    which no one else answers changes nothing. After the last layer all predict with the network of the server.
+    Who misses a layer has no place in it: what it sends from then on is left aside, and it stays with the network
+    it has; a round in which no one else answers changes nothing. After the last layer all predict with the network
+    of the server.
 
     sigma, sigma0, gamma, it, limit  of the matching, as in PFNM
     """
@@ -51,8 +52,8 @@ class FedMA(Algorithm):
     def __post_init__(self) -> None:
         matching.require_options("fedma", vars(self))
 
-    def check(self, w: Models, classes: int | None) -> None:
-        chain.check(self.name, w, classes, most=math.inf)
+    def check(self, w: Models, classes: int | None, E: int, h: Predictor) -> None:
+        chain.check(self.name, w, classes, h, most=math.inf)
 
     def start(self, networks: Networks, E: int) -> State:
         first = networks.copies(1)

@@ -27,7 +27,7 @@ from focusfl.core import (
     one_hot,
     scale,
 )
-from focusfl.errors import require
+from focusfl.errors import choice, require, whole
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class FedSoft(Algorithm):
     personal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require("fedsoft.M", self.M, self.M >= 1, "1 or more")
+        whole("fedsoft.M", self.M, 1)
+        choice("fedsoft.init", self.init, ("independent", "tied"))
         require("fedsoft.lam", self.lam, self.lam >= 0, "0 or more")
 
     def start(self, networks: Networks, E: int) -> State:

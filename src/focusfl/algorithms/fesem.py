@@ -1,9 +1,11 @@
 """FeSEM: k-means on the agents' models (Xie et al. 2020, arXiv 2005.01026).
 
-server  {"w": [M, ...], "k": [E], "t": []}      cluster centres; each agent's cluster
+server  {"w": [M, ...],         cluster centres
+         "first": [1, ...],     the common start
+         "k": [E], "t": []}     each agent's cluster; M: it has not answered yet
 agent   nothing
-down    w_k and k of this agent's cluster
-upload  each {"theta": [1, ...]}
+down    the centre of this agent's cluster, or the start, and k
+upload  each {"theta": [1, ...], "statistics": [1, ...]}      statistics: of batch norm, where there is any
 """
 
 from __future__ import annotations
@@ -24,17 +26,19 @@ from focusfl.core import (
     mean_or_keep,
     one_hot,
     one_of,
+    parted,
     row,
     vector,
 )
-from focusfl.errors import require
+from focusfl.errors import whole
 
 
 @dataclass(frozen=True)
 class FeSEM(Algorithm):
     """k-means on the agents' models: each agent goes on from the centre nearest to what it trained.
 
-    The first centres are trained models far from each other, so that all agents may start from one network.
+    The first centres are trained models far from each other, so that all agents may start from one network. They
+    are taken from the first round: with a fraction of the agents, from those that took part in it.
 
     M  how many clusters
     """
@@ -45,29 +49,31 @@ class FeSEM(Algorithm):
     paper: ClassVar[str] = "Xie et al. 2020, arXiv 2005.01026"
 
     def __post_init__(self) -> None:
-        require("fesem.M", self.M, self.M >= 1, "1 or more")
+        whole("fesem.M", self.M, 1)
 
     def start(self, networks: Networks, E: int) -> State:
-        return {"w": networks.copies(self.M), "k": torch.zeros(E, dtype=torch.long), "t": torch.tensor(0)}
+        k = torch.full((E,), self.M)
+        return {"w": networks.copies(self.M), "first": networks.copies(1), "k": k, "t": torch.tensor(0)}
 
     def downlink(self, server: State, e: Tensor) -> State:
         k = row({"k": server["k"]}, e)["k"]
-        return {"w": one_of(server["w"], k), "k": k}
+        return {"w": one_of({i: torch.cat([v, server["first"][i]]) for i, v in server["w"].items()}, k), "k": k}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
-        return state, Upload(add={}, each={"theta": agent.sgd(server["w"])})
+        theta, statistics = parted(agent.sgd(server["w"]), agent.learnt)
+        return state, Upload(add={}, each={"theta": theta, "statistics": statistics})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
-        theta = {k: v[:, 0] for k, v in each["theta"].items()}  # [C, ...]
-        w = server["w"]
+        theta = {k: v[:, 0] for k, v in (each["theta"] | each["statistics"]).items()}  # [C, ...]
+        points, w = vector({k: theta[k] for k in each["theta"]}), server["w"]
         if server["t"] == 0:
-            far = far_apart(vector(theta), self.M)
-            w = {k: torch.cat([v[far], w[k][len(far) :]]) for k, v in theta.items()}
-        nearest = distances(vector(theta), vector(w)).argmin(1)  # E step
+            far = far_apart(points, self.M)
+            w = {k: torch.cat([theta[k][far], v[len(far) :]]) for k, v in w.items()}
+        nearest = distances(points, vector({k: w[k] for k in each["theta"]})).argmin(1)  # E step
         member = one_hot(nearest, self.M)  # [C, M]
-        total = {k: torch.einsum("cm,c...->m...", member, v) for k, v in theta.items()}
+        total = {k: torch.einsum("cm,c...->m...", member, theta[k]) for k in w}
         centres = mean_or_keep(w, total, member.sum(0))  # M step
-        return {"w": centres, "k": server["k"].index_copy(0, cohort, nearest), "t": server["t"] + 1}
+        return {**server, "w": centres, "k": server["k"].index_copy(0, cohort, nearest), "t": server["t"] + 1}
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return h(server["w"])[0]

@@ -24,7 +24,7 @@ from focusfl.core import (
     mean_or_keep,
     scale,
 )
-from focusfl.errors import require
+from focusfl.errors import choice, require, whole
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Focus(Algorithm):
     paper: ClassVar[str] = "Chu et al. 2023, arXiv 2207.10265"
 
     def __post_init__(self) -> None:
-        require("focus.M", self.M, self.M >= 1 and int(self.M) == self.M, "a whole number, 1 or more")
-        require("focus.init", self.init, self.init in ("tied", "independent"), "tied or independent")
+        whole("focus.M", self.M, 1)
+        choice("focus.init", self.init, ("tied", "independent"))
         require("focus.noise", self.noise, self.noise >= 0, "0 or more")
         require("focus.prune", self.prune, 0 <= self.prune < 1 / self.M, "from 0 to below 1/M")
 

@@ -18,6 +18,7 @@ from focusfl.algorithms.focus import Focus
 from focusfl.core import (
     Agent,
     Algorithm,
+    Models,
     Networks,
     Predictor,
     State,
@@ -28,7 +29,7 @@ from focusfl.core import (
     row,
     scale,
 )
-from focusfl.errors import InputError, require
+from focusfl.errors import choice, require, whole
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class HardCluster(Algorithm):
     paper: ClassVar[str] = "Chu et al. 2023, arXiv 2207.10265, appendix"
 
     def __post_init__(self) -> None:
-        require("hardcluster.M", self.M, self.M >= 1, "1 or more")
+        whole("hardcluster.M", self.M, 1)
+        choice("hardcluster.init", self.init, ("tied", "independent"))
         inside = all(0 <= k < self.M for k in self.clusters or ())
         require("hardcluster.clusters", self.clusters, inside, "numbers from 0 to M - 1")
 
@@ -57,9 +59,12 @@ class HardCluster(Algorithm):
     def given(self, clusters: Tensor) -> Algorithm:
         return replace(self, clusters=tuple(clusters.tolist()))
 
+    def check(self, w: Models, classes: int | None, E: int, h: Predictor) -> None:
+        fits = self.clusters is None or len(self.clusters) == E
+        require("hardcluster.clusters", self.clusters, fits, f"a cluster for each of {E} agents")
+
     def start(self, networks: Networks, E: int) -> State:
-        if self.clusters is None or len(self.clusters) != E:
-            raise InputError(f"hardcluster.clusters = {self.clusters}: expected a cluster for each of {E} agents")
+        assert self.clusters is not None  # `first` has been run
         return {"w": networks.copies(self.M), "k": torch.tensor(self.clusters)}
 
     def downlink(self, server: State, e: Tensor) -> State:

@@ -25,7 +25,7 @@ from focusfl.core import (
     one_hot,
     scale,
 )
-from focusfl.errors import require
+from focusfl.errors import choice, whole
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class IFCA(Algorithm):
     paper: ClassVar[str] = "Ghosh et al. 2020, arXiv 2006.04088"
 
     def __post_init__(self) -> None:
-        require("ifca.M", self.M, self.M >= 1, "1 or more")
+        whole("ifca.M", self.M, 1)
+        choice("ifca.init", self.init, ("independent", "tied"))
 
     def start(self, networks: Networks, E: int) -> State:
         return {"w": clustered_start(networks, self.M, self.init)}

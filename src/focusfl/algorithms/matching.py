@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from focusfl.errors import require
+from focusfl.errors import require, whole
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -109,5 +109,4 @@ def require_options(method: str, options: dict[str, float]) -> None:
         if least is None:
             require(f"{method}.{k}", value, value > 0, "above 0")
         else:
-            whole = value >= least and int(value) == value
-            require(f"{method}.{k}", value, whole, f"a whole number, {least} or more")
+            whole(f"{method}.{k}", value, least)

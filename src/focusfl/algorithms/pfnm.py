@@ -50,8 +50,8 @@ class PFNM(Algorithm):
     def __post_init__(self) -> None:
         matching.require_options("pfnm", vars(self))
 
-    def check(self, w: Models, classes: int | None) -> None:
-        chain.check(self.name, w, classes, most=1)
+    def check(self, w: Models, classes: int | None, E: int, h: Predictor) -> None:
+        chain.check(self.name, w, classes, h, most=1)
 
     def start(self, networks: Networks, E: int) -> State:
         first = networks.copies(1)

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, vector
+from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, double, parted, vector
 from focusfl.errors import require
 
 
@@ -37,9 +37,9 @@ class QFFL(Algorithm):
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         w, q, L = server["w"], self.q, 1 / agent.lr
-        F = agent.losses(w)[0].double() + 1e-10  # at w, before training
+        F = double(agent.losses(w)[0]) + 1e-10  # at w, before training
         theta = agent.sgd(w)
-        Dw = {k: L * (w[k].double() - theta[k].double()) for k in w}
+        Dw = {k: L * (double(w[k]) - double(theta[k])) for k in w}
         Delta = {k: F**q * v for k, v in Dw.items()}
         h = q * F ** (q - 1) * _squared_norm(Dw, agent) + L * F**q
         return state, Upload(add={"Delta": Delta, "h": h}, each={})
@@ -53,4 +53,4 @@ class QFFL(Algorithm):
 
 
 def _squared_norm(w: Models, agent: Agent) -> Tensor:
-    return vector({k: w[k] for k in agent.learnt}).square().sum()
+    return vector(parted(w, agent.learnt)[0]).square().sum()

@@ -123,7 +123,8 @@ class VmapAgent:
         only = torch.ones(M, dtype=torch.bool) if only is None else only
         extra = {} if weights is None else {"weights": weights}
         if pull is not None:
-            extra |= {"strength": torch.as_tensor(pull.strength), **{f"to/{k}": pull.to[k] for k in names}}
+            extra["strength"] = torch.as_tensor(pull.strength, device=self.n.device)
+            extra |= {f"to/{k}": pull.to[k] for k in names}
         ask = _Ask(self, names, list(extra), freeze)
         theta = _Sgd.apply(ask, self.slot, only, *w.values(), *extra.values())  # type: ignore[no-untyped-call]
         return dict(zip(names, theta, strict=True))

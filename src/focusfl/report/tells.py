@@ -1,4 +1,4 @@
-"""What a method tells the server about one agent: looked up in a real upload of two small agents."""
+"""What a method tells the server about one agent: looked up in a real round of small agents."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from focusfl.algorithms import ALGORITHMS
 from focusfl.data.federation import Federation
 from focusfl.models import mlp
 from focusfl.train import Train
 from focusfl.training import Setup
+
+AGENTS = 7
 
 
 @cache
@@ -21,22 +24,31 @@ def tells(name: str) -> str:
     >>> tells("focus")
     'sums over the agents alone: theta, pi'
     >>> tells("afl")
-    'of each agent: loss (a number); sums: theta, lam'
+    'of each agent: loss (a number); sums: theta, lam; keeps of each agent: lam'
     """
     algorithm = ALGORITHMS[name]()
     if algorithm.first() is not None:
-        algorithm = algorithm.given(torch.tensor([0, 1]))
-    agents = [(torch.eye(2), torch.tensor([0, 1]))] * 2
+        algorithm = algorithm.given(torch.arange(AGENTS) % 2)
+    agents = [(torch.eye(2), torch.tensor([0, 1]))] * AGENTS
     fed = Federation.from_agents(agents, test=agents, model=lambda: mlp(2, 2, 2))
     setup = Setup.of(algorithm, fed, 1, train=Train(steps=1), engine="serial")
     server, states = setup.start()
-    add, each = setup.runner.round(algorithm, server, states, 0, np.arange(2))
-    if not each:
+    add, each = setup.runner.round(algorithm, server, states, 0, np.arange(AGENTS))
+    view = algorithm.downlink(server, torch.tensor(0))
+    kept = [k for k, v in server.items() if not isinstance(v, dict) and k in view and _sliced(v, view[k])]
+    if not each and not kept:
         return f"sums over the agents alone: {', '.join(add)}" if add else "nothing"
-    seen = f"of each agent: {', '.join(f'{k} ({_kind(v)})' for k, v in each.items())}"
-    return seen + (f"; sums: {', '.join(add)}" if add else "")
+    parts = [f"of each agent: {', '.join(f'{k} ({_kind(v)})' for k, v in each.items() if v != {})}"] if each else []
+    parts += [f"sums: {', '.join(add)}"] if add else []
+    parts += [f"keeps of each agent: {', '.join(kept)}"] if kept else []
+    return "; ".join(parts)
+
+
+def _sliced(whole: Tensor, view: Tensor) -> bool:
+    """Does an agent receive a row of its own of this?"""
+    return whole.shape[:1] == (AGENTS,) and view.shape == whole.shape[1:]
 
 
 def _kind(v: Any) -> str:
     """v: [C, ...], or models."""
-    return "a model" if isinstance(v, dict) else "a number" if v.dim() == 1 else "numbers"
+    return "a model" if isinstance(v, dict) else ["a number", "a vector", "a matrix"][v.dim() - 1]
