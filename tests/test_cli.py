@@ -438,7 +438,7 @@ def test_hard_cluster_goes_on_with_the_clusters_of_a_killed_run(focusfl, tmp_pat
 def test_report_writes_markdown(focusfl, tmp_path):
     assert focusfl(*QUICK, "--algorithms", "focus,afl", "--out", "r")[0] == 0
     code, out, _ = focusfl("report", "r")
-    assert code == 0 and out.strip() == "r/report.md"
+    assert code == 0 and out.strip() == "r/report.html" and "<table" in (tmp_path / "r/report.html").read_text()
     page = (tmp_path / "r/report.md").read_text()
     rows = json.loads((tmp_path / "r/results.json").read_text())
     mean = sum(r["faa"] for r in rows if r["algorithm"] == "afl") / 2

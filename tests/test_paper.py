@@ -10,7 +10,6 @@ from collections import Counter
 
 import pytest
 
-from focusfl import history
 from focusfl.errors import InputError
 from focusfl.paper import results as kept
 from focusfl.paper.cells import Cell
@@ -227,19 +226,3 @@ def test_accuracy_is_better_when_larger_and_within_is_allowed():
     assert judge(Saying(says="", metric="avg_acc", better="focus", within=0.02), rows).verdict == "holds"
     absent = Saying(says="", metric="avg_acc", better="focus", than=["afl"])
     assert judge(absent, rows).verdict == "not measured"
-
-
-# --- histories
-
-
-def test_a_thin_history_keeps_the_ends_and_the_beginning():
-    pi = [[1 / 3, 2 / 3], [0.0, 1.0]]
-    rows = [
-        {"round": t, "avg_loss": 1 / t, "avg_acc": None, "agnostic_loss": 2 / t, "pi": pi} for t in range(1, 301)
-    ]
-    small = history.thin(rows)
-    assert small["round"] == [*range(1, 61), *range(65, 301, 5)] and small["avg_acc"] is None
-    assert small["avg_loss"][2] == 0.33333
-    kept_rounds = small["pi"]["round"]
-    assert kept_rounds[0] == 1 and kept_rounds[-1] == 300 and len(kept_rounds) <= 40 and 2 in kept_rounds
-    assert small["pi"]["pi"][0] == [[0.333, 0.667], [0.0, 1.0]]

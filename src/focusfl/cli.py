@@ -60,9 +60,9 @@ def compare(
     json: Json = False,
 ) -> None:
     """Compare methods on one data set; writes DIR/results.json."""
-    from focusfl.experiments import Experiment, apply
-
     import re
+
+    from focusfl.experiments import Experiment, apply
 
     names = [name.strip() for name in re.split(r",(?![^\[]*\])", algorithms) if name.strip()]  # not within [...]
     raw: dict[str, Any] = {
@@ -114,22 +114,33 @@ def reproduce(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="Folder of a finished experiment")],
+    folder: Annotated[Path, typer.Argument(help="Folder of an experiment, or of the results of focusfl reproduce")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="File to write. Default: report.md in that folder")
+        Path | None, typer.Option("--out", help="Page to write. Default: report.html in that folder")
     ] = None,
 ) -> None:
-    """Write the results of an experiment as a page of Markdown."""
+    """Show results as one page with tables and plots; for an experiment also as Markdown, beside it."""
     from focusfl import files
     from focusfl.comparing import read_left_out
-    from focusfl.report.markdown import report as page
+    from focusfl.paper import results as kept
+    from focusfl.report.markdown import report as markdown
+    from focusfl.report.page import page
+    from focusfl.report.sections import from_folder
 
-    if not (folder / "results.json").exists():
-        raise InputError(f"{folder}: no results.json; focusfl run and focusfl compare write one")
-    experiment, rows = (files.read_json(folder / name) for name in ("experiment.json", "results.json"))
-    path = out or folder / "report.md"
+    path = out or folder / "report.html"
     name = folder.resolve().name if out is None else path.stem
-    files.write_text(path, page(name, experiment, rows, read_left_out(folder)))
+    if (folder / "experiment.json").exists():
+        section = from_folder(folder)
+        if not section.rows:
+            raise InputError(f"{folder}: no run has finished yet")
+        said = files.read_json(folder / "experiment.json")
+        files.write_text(path.with_suffix(".md"), markdown(name, said, section.rows, read_left_out(folder)))
+        sections = [section]
+    else:
+        sections = kept.sections(folder)
+    if not sections:
+        raise InputError(f"{folder}: no results.json; focusfl run, compare and reproduce write results")
+    files.write_text(path, page(name, sections))
     print(path)
 
 

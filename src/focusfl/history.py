@@ -14,6 +14,8 @@ from focusfl.metrics import agnostic_loss, average
 
 NAME = "history.jsonl"
 GOALS = (0.7, 0.8, 0.85, 0.9)  # average accuracies of the paper's rounds-to-accuracy tables
+LABELLED = 40  # rounds for which labels are kept in a thin history ...
+LABELS = 400  # ... and labels of one round up to which they are
 PER_AGENT = 1000  # up to so many agents, their own numbers are kept for every round
 
 
@@ -65,25 +67,36 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def thin(rows: list[dict[str, Any]], most: int = 40) -> dict[str, Any]:
-    """The same, small enough for git and for a page.
+def thin(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The same, small enough for git and for a page; None where no round was evaluated.
 
-    Averages to five digits: of the first 60 evaluations, then of every fifth. Labels of at most `most` rounds,
-    evenly spread in logs, since they move early. The first and the last are always there.
+    Averages to five digits: of the first 60 evaluations, then of every fifth. Labels of at most 40 rounds, more of
+    the early ones, since then they move. The first and the last are always there.
+
+    >>> thin([{"round": 1, "seconds": 1, "avg_loss": 0.1234567, "agnostic_loss": 2.0, "avg_acc": None, "pi": None}])
+    {'round': [1], 'avg_loss': [0.12346], 'agnostic_loss': [2.0], 'avg_acc': None, 'pi': None}
     """
     every = [row for row in rows if "avg_loss" in row]
+    if not every:
+        return None
     seen = [row for i, row in enumerate(every) if i < 60 or i % 5 == 4 or i == len(every) - 1]
-    names = ("avg_loss", "avg_acc", "agnostic_loss")
     out: dict[str, Any] = {"round": [row["round"] for row in seen]}
-    for name in names:
-        values = [row[name] for row in seen]
-        out[name] = None if not values or values[0] is None else [float(f"{v:.5g}") for v in values]
-    labelled = [row for row in every if row.get("pi") is not None]
-    out["pi"] = None
-    if labelled and len(labelled[0]["pi"]) * len(labelled[0]["pi"][0]) <= 400:
-        last = len(labelled) - 1
-        steps = {round((last + 1) ** (i / (most - 1))) - 1 for i in range(most)} if last else {0}
-        picked = [labelled[i] for i in sorted(steps)]
-        pi = [[[round(p, 3) for p in agent] for agent in row["pi"]] for row in picked]
-        out["pi"] = {"round": [row["round"] for row in picked], "pi": pi}
-    return out
+    for name in ("avg_loss", "agnostic_loss", "avg_acc"):
+        known = every[0].get(name) is not None
+        out[name] = [float(f"{row[name]:.5g}") for row in seen] if known else None
+    labelled = [row for row in every if row.get("pi")]
+    small = labelled and max(len(row["pi"]) * len(row["pi"][0]) for row in labelled) <= LABELS
+    kept = [labelled[i] for i in early(len(labelled), LABELLED)] if small else []
+    pi = [[[round(p, 3) for p in agent] for agent in row["pi"]] for row in kept]
+    return out | {"pi": {"round": [row["round"] for row in kept], "pi": pi} if kept else None}
+
+
+def early(n: int, most: int) -> list[int]:
+    """At most so many of 0 ... n - 1, even on the scale of the square root, with the first and the last.
+
+    >>> early(100, 6), early(3, 6)
+    ([0, 4, 16, 36, 63, 99], [0, 1, 2])
+    """
+    if n <= most:
+        return list(range(n))
+    return sorted({round((n - 1) * (i / (most - 1)) ** 2) for i in range(most)})

@@ -1,0 +1,44 @@
+"""A page's section from the folder of a comparison (focusfl.comparing says what is in it)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from focusfl import __version__, files, history
+from focusfl.errors import InputError
+from focusfl.experiments import Experiment
+from focusfl.report.section import Row, Section
+from focusfl.report.tables import title
+
+
+def from_folder(folder: Path) -> Section:
+    """Finished runs with their histories; those that the experiment asks for and that are not there are missing."""
+    if not (folder / "experiment.json").exists():
+        raise InputError(f"{folder}: no experiment.json; focusfl run and focusfl compare write one")
+    said = files.read_json(folder / "experiment.json")
+    rows: list[Row] = files.read_json(path) if (path := folder / "results.json").exists() else []
+    left_out = dict(files.read_json(path)) if (path := folder / "left-out.json").exists() else {}
+    where = _runs(folder)
+    rows = [
+        {"part": ""} | row | {"history": history.thin(history.read(where[key])) if key in where else None}
+        for row in rows
+        if (key := (row["method"], row["seed"]))
+    ]
+    done = {(row["method"], row["seed"]) for row in rows}
+    experiment = Experiment.model_validate(said)
+    wanted = [(m, s) for m in experiment.methods if m not in left_out for s in experiment.seeds]
+    missing = [f"{title(m)}, seed {s}" for m, s in wanted if (m, s) not in done]
+    made = {key: value for key, value in said.items() if value not in (None, {}, [])}
+    made |= {"training": rows[0]["train"], "rounds": rows[0]["rounds"]} if rows else {}
+    name = folder.resolve().name
+    made["page made by"] = f"focusfl {__version__}"
+    return Section(name, name, "", rows, missing=missing, left_out=left_out, made=made)
+
+
+def _runs(folder: Path) -> dict[tuple[str, int], Path]:
+    """The folder of each finished run, as its own result says."""
+    found = {}
+    for path in sorted(folder.glob("runs/*/result.json")):
+        row = files.read_json(path)
+        found[row["method"], row["seed"]] = path.parent
+    return found
