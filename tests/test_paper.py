@@ -186,6 +186,21 @@ def test_killed_and_run_again_it_goes_on_where_it_was(here):
     assert [row["history"] for row in one] == [row["history"] for row in two]
 
 
+def test_asked_to_stop_it_stops_after_the_round_and_says_how_to_go_on(here):
+    text = SMALL.replace("rounds = 4", "rounds = 4000").replace("seeds = [0, 1]", f"seeds = {list(range(300))}")
+    (here / "experiments/paper/table1-a.toml").write_text(text)
+    command = [sys.executable, "-c", "from focusfl.cli import main; main()", "reproduce", "table1-a"]
+    process = subprocess.Popen(
+        [*command, "--cells", "cells", "--results", "two"], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list((here / "cells").glob("*/checkpoint.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)  # with 600 cells still in the queue
+    assert process.returncode == 130 and "goes on where it was" in err
+
+
 def test_a_cell_that_fails_is_reported_and_the_rest_goes_on(here):
     text = SMALL.replace('"fedavg"]', '"fedavg", "ditto"]') + "[ditto]\nlam = 1e30\n"
     (here / "experiments/paper/table1-a.toml").write_text(text)

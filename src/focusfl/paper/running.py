@@ -87,10 +87,10 @@ def _compute(todo: list[Cell], cells: Path, jobs: int, progress: bool | None, sa
     """Worker processes take cell after cell; this one watches, and saves the results as they come."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
+    queue.cancel_join_thread()  # stopped early, nobody will take the rest: do not wait for that
     for cell in todo:
         queue.put(cell)
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    workers = [context.Process(target=_work, args=(queue, cells, threads), daemon=True) for _ in range(jobs)]
+    workers = [context.Process(target=_work, args=(queue, cells, jobs), daemon=True) for _ in range(jobs)]
     with graceful() as stop, Whole(sum(_length(cell) for cell in todo), progress) as bar:
         for worker in workers:
             worker.start()
@@ -117,12 +117,12 @@ def _halt(workers: list[Any]) -> None:
         worker.join()
 
 
-def _work(queue: Any, cells: Path, threads: int) -> None:
+def _work(queue: Any, cells: Path, jobs: int) -> None:
     import queue as queues
 
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
     with graceful() as stop:
         while not stop():
             try:
