@@ -113,6 +113,20 @@ def reproduce(
 
 
 @app.command()
+def theory(
+    quick: Annotated[bool, typer.Option("--quick", help="A few settings: seconds, not half a minute")] = False,
+) -> None:
+    """Hold the bounds of the paper's theorems against measurements; prints Markdown tables."""
+    from focusfl.progress import Whole
+    from focusfl.theory.check import check_all
+    from focusfl.theory.table import report as tables
+
+    with Whole(1, unit="settings") as bar:
+        rows = check_all(quick, lambda done, total: bar(done / total, done, total))
+    print(tables(rows))
+
+
+@app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of an experiment, or of the results of focusfl reproduce")],
     out: Annotated[

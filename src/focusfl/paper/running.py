@@ -23,6 +23,7 @@ from focusfl.paper import timing
 from focusfl.paper.cells import Cell, Status
 from focusfl.paper.reproduction import Part, Reproduction
 from focusfl.progress import Whole
+from focusfl.theory.check import check_all
 
 Row = dict[str, Any]
 
@@ -77,6 +78,8 @@ def _measure(one: Reproduction, results: Path, progress: bool | None) -> None:
             rows = timing.runtime(one.options.get("n"), repeats=5, watch=watch)
         elif one.kind == "metric-time":
             rows = timing.metric_time()
+        elif one.kind == "theory":
+            rows = [{k: v for k, v in row.items() if k != "why"} for row in check_all(watch=watch)]
         else:
             raise InputError(f"{one.name}: unknown kind {one.kind!r}")
     page = {"name": one.name, "scale": one.scale, "settings": one.options, "written_by": describe(), "table": rows}
