@@ -110,4 +110,5 @@ def _cell(v: Any) -> str:
 
 def _grid(head: list[str], lines: list[list[str]]) -> str:
     rule = ["---"] * len(head)
-    return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *lines])
+    safe = [[cell.replace("|", "\\|") for cell in line] for line in [head, rule, *lines]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in safe)

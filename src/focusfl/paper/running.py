@@ -24,6 +24,7 @@ from focusfl.paper.cells import Cell, Status
 from focusfl.paper.reproduction import Part, Reproduction
 from focusfl.progress import Whole
 from focusfl.theory.check import check_all
+from focusfl.theory.table import summary
 
 Row = dict[str, Any]
 
@@ -79,7 +80,7 @@ def _measure(one: Reproduction, results: Path, progress: bool | None) -> None:
         elif one.kind == "metric-time":
             rows = timing.metric_time()
         elif one.kind == "theory":
-            rows = [{k: v for k, v in row.items() if k != "why"} for row in check_all(watch=watch)]
+            rows = [{k: v.strip("*") for k, v in line.items()} for line in summary(check_all(watch=watch))]
         else:
             raise InputError(f"{one.name}: unknown kind {one.kind!r}")
     page = {"name": one.name, "scale": one.scale, "settings": one.options, "written_by": describe(), "table": rows}

@@ -9,22 +9,29 @@ def report(rows: list[Row]) -> str:
     """Of each setting the round in which the printed bound does worst, and in how many rounds each bound holds."""
     parts = []
     for what in dict.fromkeys(row["what"] for row in rows):
-        same = [row for row in rows if row["what"] == what]
         lines = [f"**{_plain(what)}**", "", "| setting | t | measured | printed | holds | corrected | holds |"]
         lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-        settings = dict.fromkeys(row["setting"] for row in same)
-        lines += [_line(name, [row for row in same if row["setting"] == name]) for name in settings]
+        for line in summary([row for row in rows if row["what"] == what]):
+            setting, *rest = list(line.values())[1:]
+            lines.append("| " + " | ".join([_plain(setting), *rest]) + " |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
 
-def _line(setting: str, rows: list[Row]) -> str:
-    printed, corrected = ([row for row in rows if row["statement"] == s] for s in ("printed", "corrected"))
-    worst = min(range(len(printed)), key=lambda i: _margin(printed[i]))
-    cells = [_plain(setting), str(printed[worst]["t"]), _number(printed[worst]["measured"])]
-    for each in (printed, corrected):
-        cells += [f"{each[worst]['side']} {_number(each[worst]['bound'])}", _holds(each)]
-    return "| " + " | ".join(cells) + " |"
+def summary(rows: list[Row]) -> list[dict[str, str]]:
+    """A line for each setting, in words."""
+    lines = []
+    for what, setting in dict.fromkeys((row["what"], row["setting"]) for row in rows):
+        same = [row for row in rows if (row["what"], row["setting"]) == (what, setting)]
+        printed, corrected = ([row for row in same if row["statement"] == s] for s in ("printed", "corrected"))
+        worst = min(range(len(printed)), key=lambda i: _margin(printed[i]))
+        line = {"what": what, "setting": setting, "t": str(printed[worst]["t"])}
+        line["measured"] = _number(printed[worst]["measured"])
+        for name, each in (("printed", printed), ("corrected", corrected)):
+            line[name] = f"{each[worst]['side']} {_number(each[worst]['bound'])}"
+            line[f"{name} holds"] = _holds(each)
+        lines.append(line)
+    return lines
 
 
 def _margin(row: Row) -> float:
