@@ -14,8 +14,9 @@ from focusfl.errors import InputError
 from focusfl.paper import results as kept
 from focusfl.paper.cells import Cell
 from focusfl.paper.claims import judge
+from focusfl.paper.keeping import cells_of
 from focusfl.paper.reproduction import SCALES, Saying, catalogue, load
-from focusfl.paper.running import cells_of, reproduce
+from focusfl.paper.running import reproduce
 
 NAMES = [
     "table1-synthetic",
@@ -199,13 +200,14 @@ def test_asked_to_stop_it_stops_after_the_round_and_says_how_to_go_on(here):
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)  # with 600 cells still in the queue
     assert process.returncode == 130 and "goes on where it was" in err
+    assert "Not computed yet" in (here / "two/README.md").read_text()
 
 
 def test_a_cell_that_fails_is_reported_and_the_rest_goes_on(here):
     text = SMALL.replace('"fedavg"]', '"fedavg", "ditto"]') + "[ditto]\nlam = 1e30\n"
     (here / "experiments/paper/table1-a.toml").write_text(text)
     failed = reproduce([load("table1-a", "paper")], here / "cells", here / "results")
-    assert len(failed) == 1 and "ditto seed 0" in failed[0] and "diverged" in failed[0]
+    assert len(failed) == 1 and "ditto seed 0: Diverged" in failed[0] and "diverged" in failed[0]
     rows = json.loads((here / "results/table1-a.paper.json").read_text())["rows"]
     assert [row["method"] for row in rows] == ["focus", "fedavg"]
 

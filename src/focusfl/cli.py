@@ -94,8 +94,8 @@ def reproduce(
 
     from focusfl import files
     from focusfl.paper import results as kept
+    from focusfl.paper.keeping import overview
     from focusfl.paper.reproduction import catalogue, load
-    from focusfl.paper.running import overview
     from focusfl.paper.running import reproduce as compute
 
     known = list(catalogue())
@@ -105,8 +105,11 @@ def reproduce(
     if list_:
         Console().print(overview(wanted, cells, results))
         return
-    failed = compute(wanted, cells, results, jobs)
-    files.write_text(results / "README.md", kept.markdown(results))
+    try:
+        failed = compute(wanted, cells, results, jobs)
+    finally:  # also of what there is when it is stopped
+        if results.is_dir():
+            files.write_text(results / "README.md", kept.markdown(results))
     for line in failed:
         _note(f"failed: {line}")
     print(f"Results: {results / 'README.md'}")

@@ -46,9 +46,7 @@ class Cell:
         options = {k: v for k, v in e.data.items() if k != "name"}
         defaults = inspect.signature(DATA[e.data["name"]]).parameters.values()
         data = {p.name: p.default for p in defaults if p.default is not p.empty} | options
-        data.setdefault("seed", self.seed)
-        if "seed" not in options:
-            data["seed"] = self.seed
+        data["seed"] = options.get("seed", self.seed)
         algorithm = e.algorithm(self.method)
         return {
             "algorithm": type(algorithm).__name__.lower(),
@@ -71,6 +69,9 @@ class Cell:
     def folder(self, cells: Path) -> Path:
         return cells / self.key
 
+    def done(self, cells: Path) -> bool:
+        return (self.folder(cells) / "result.json").exists()
+
     def rounds_done(self, cells: Path) -> int:
         """For a bar: lines of its history."""
         path = self.folder(cells) / history.NAME
@@ -78,7 +79,7 @@ class Cell:
 
     def status(self, cells: Path) -> Status:
         folder = self.folder(cells)
-        if (folder / "result.json").exists():
+        if self.done(cells):
             return "done"
         if not folder.exists():
             return "missing"
@@ -88,8 +89,7 @@ class Cell:
         return "failed" if (folder / "error.txt").exists() else "begun"
 
     def result(self, cells: Path) -> Row | None:
-        path = self.folder(cells) / "result.json"
-        return files.read_json(path) if path.exists() else None
+        return files.read_json(self.folder(cells) / "result.json") if self.done(cells) else None
 
     def run(self, cells: Path, stop: Callable[[], bool]) -> bool:
         """Compute it, or go on with it; False: another process is at it."""
@@ -97,7 +97,7 @@ class Cell:
         with files.lock(folder / "lock", wait=False) as mine:
             if not mine:
                 return False
-            if self.result(cells) is not None:
+            if self.done(cells):
                 return True
             (folder / "error.txt").unlink(missing_ok=True)
             files.write_json(folder / "cell.json", self.spec)

@@ -8,8 +8,8 @@ from typing import Any
 
 from focusfl import files
 from focusfl.paper.claims import judge
+from focusfl.paper.keeping import cells_of
 from focusfl.paper.reproduction import SCALES, Reproduction, catalogue, load
-from focusfl.paper.running import cells_of
 from focusfl.report.section import Section
 from focusfl.report.tables import COLUMNS, title
 

@@ -1,7 +1,4 @@
-"""focusfl reproduce: compute the cells of the paper's tables and figures, in parallel, and keep the results.
-
-RESULTS/NAME.SCALE.json holds the rows and is small enough for git; what is in there is not computed again.
-"""
+"""focusfl reproduce: compute the cells of the paper's tables and figures, in parallel."""
 
 from __future__ import annotations
 
@@ -9,42 +6,21 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from focusfl import files
-from focusfl.errors import CannotRun, Diverged, InputError, Interrupted
+from focusfl.errors import InputError, Interrupted
 from focusfl.interrupt import graceful
 from focusfl.machine import describe
-from focusfl.paper import timing
-from focusfl.paper.cells import Cell, Status
-from focusfl.paper.reproduction import Part, Reproduction
+from focusfl.paper import keeping, timing
+from focusfl.paper.cells import Cell
+from focusfl.paper.reproduction import Reproduction
 from focusfl.progress import Whole
 from focusfl.theory.check import check_all
 from focusfl.theory.table import summary
-
-Row = dict[str, Any]
-
-
-def cells_of(one: Reproduction) -> Iterator[tuple[Part, Cell]]:
-    """Seed after seed, so that there is early something of everything."""
-    for seed in dict.fromkeys(seed for part in one.parts for seed in part.experiment.seeds):
-        for part in one.parts:
-            if seed in part.experiment.seeds:
-                yield from ((part, Cell(part.experiment, method, seed)) for method in part.experiment.methods)
-
-
-def kept(results: Path) -> dict[str, Row]:
-    """Rows computed before, here or elsewhere, by the key of their cell."""
-    found: dict[str, Row] = {}
-    for path in sorted(results.glob("*.json")):
-        for row in files.read_json(path).get("rows", []):
-            if "key" in row:
-                found[row["key"]] = {k: v for k, v in row.items() if k != "part"}
-    return found
 
 
 def reproduce(
@@ -53,15 +29,16 @@ def reproduce(
     """Compute what is missing; returns what failed, and why."""
     files.make_folder(cells)
     files.make_folder(results)
-    known = kept(results)
-    todo = {c.key: c for one in wanted for _, c in cells_of(one) if c.key not in known}
-    todo = {key: cell for key, cell in todo.items() if cell.result(cells) is None}
+    known = keeping.kept(results)
+    todo = {c.key: c for one in wanted for _, c in keeping.cells_of(one) if c.key not in known}
+    todo = {key: cell for key, cell in todo.items() if not cell.done(cells)}
+    save = partial(keeping.write, wanted, cells, results, known)
     for one in wanted:
         if one.kind != "experiment":
             _measure(one, results, progress)
     if todo:
-        _compute(list(todo.values()), cells, jobs, progress, lambda: _write_all(wanted, cells, results, known))
-    _write_all(wanted, cells, results, known)
+        _compute(list(todo.values()), cells, jobs, progress, save)
+    save()
     return [f"{cell.method} seed {cell.seed}: {why}" for cell in todo.values() if (why := _failure(cell, cells))]
 
 
@@ -101,7 +78,7 @@ def _compute(todo: list[Cell], cells: Path, jobs: int, progress: bool | None, sa
         finished = -1
         while any(worker.is_alive() for worker in workers):
             time.sleep(0.5)
-            done = [cell for cell in todo if cell.result(cells) is not None]
+            done = [cell for cell in todo if cell.done(cells)]
             bar(sum(min(cell.rounds_done(cells), _length(cell)) for cell in todo), len(done), len(todo))
             if len(done) != finished:
                 finished = len(done)
@@ -110,6 +87,8 @@ def _compute(todo: list[Cell], cells: Path, jobs: int, progress: bool | None, sa
                 _halt(workers)
     if stop():
         raise Interrupted("stopped; the same command goes on where it was")
+    if any(worker.exitcode for worker in workers):
+        raise OSError("a worker died (out of memory or disk?); the same command goes on where it was")
 
 
 def _halt(workers: list[Any]) -> None:
@@ -137,30 +116,10 @@ def _work(queue: Any, cells: Path, jobs: int) -> None:
                 cell.run(cells, stop)
             except Interrupted:
                 return
-            except (InputError, CannotRun, Diverged) as error:
-                files.write_text(cell.folder(cells) / "error.txt", str(error))
-
-
-def _write_all(wanted: list[Reproduction], cells: Path, results: Path, known: dict[str, Row]) -> None:
-    for one in wanted:
-        rows = []
-        for part, cell in cells_of(one):
-            row = known.get(cell.key) or cell.result(cells)
-            if row is not None:
-                rows.append({"part": part.name} | row | {"method": cell.method})
-        if rows:
-            settings = {part.name or one.name: part.experiment.model_dump(mode="json") for part in one.parts}
-            head = {"name": one.name, "scale": one.scale, "settings": settings, "written_by": describe()}
-            files.write_rows(results / f"{one.name}.{one.scale}.json", head, [_short(row) for row in rows])
-
-
-def _short(value: Any) -> Any:
-    """Numbers to six digits."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {k: _short(v) for k, v in value.items()}
-    return [_short(v) for v in value] if isinstance(value, list) else value
+            except OSError:  # a full disk would meet every cell
+                raise
+            except Exception as error:
+                files.write_text(cell.folder(cells) / "error.txt", f"{type(error).__name__}: {error}")
 
 
 def _length(cell: Cell) -> int:
@@ -170,18 +129,3 @@ def _length(cell: Cell) -> int:
 def _failure(cell: Cell, cells: Path) -> str | None:
     path = cell.folder(cells) / "error.txt"
     return path.read_text(encoding="utf-8") if path.exists() else None
-
-
-def overview(wanted: list[Reproduction], cells: Path, results: Path) -> Table:
-    """How many cells of each are done, running, begun, failed, missing."""
-    known = kept(results)
-    states: tuple[Status, ...] = ("done", "running", "begun", "failed", "missing")
-    table = Table("table or figure", "scale", *states)
-    for one in wanted:
-        if one.kind != "experiment":
-            there = (results / f"{one.name}.{one.scale}.json").exists()
-            table.add_row(one.name, one.scale, *("1" if there else "0", "0", "0", "0", "0" if there else "1"))
-            continue
-        each: list[Status] = ["done" if cell.key in known else cell.status(cells) for _, cell in cells_of(one)]
-        table.add_row(one.name, one.scale, *(str(each.count(state)) for state in states))
-    return table

@@ -1,0 +1,73 @@
+"""What has been computed: RESULTS/NAME.SCALE.json, small enough for git; what is in there is not computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from focusfl import files
+from focusfl.machine import describe
+from focusfl.paper.cells import Cell, Status
+from focusfl.paper.reproduction import Part, Reproduction
+
+Row = dict[str, Any]
+
+
+def cells_of(one: Reproduction) -> Iterator[tuple[Part, Cell]]:
+    """Seed after seed, so that there is early something of everything."""
+    for seed in dict.fromkeys(seed for part in one.parts for seed in part.experiment.seeds):
+        for part in one.parts:
+            if seed in part.experiment.seeds:
+                yield from ((part, Cell(part.experiment, method, seed)) for method in part.experiment.methods)
+
+
+def kept(results: Path) -> dict[str, Row]:
+    """Rows computed before, here or elsewhere, by the key of their cell."""
+    found: dict[str, Row] = {}
+    for path in sorted(results.glob("*.json")):
+        for row in files.read_json(path).get("rows", []):
+            if "key" in row:
+                found[row["key"]] = {k: v for k, v in row.items() if k != "part"}
+    return found
+
+
+def write(wanted: list[Reproduction], cells: Path, results: Path, known: dict[str, Row]) -> None:
+    """A file for each table or figure that has rows."""
+    made = describe()
+    for one in wanted:
+        rows = []
+        for part, cell in cells_of(one):
+            row = known.get(cell.key) or cell.result(cells)
+            if row is not None:
+                rows.append({"part": part.name} | row | {"method": cell.method})
+        if rows:
+            settings = {part.name or one.name: part.experiment.model_dump(mode="json") for part in one.parts}
+            head = {"name": one.name, "scale": one.scale, "settings": settings, "written_by": made}
+            files.write_rows(results / f"{one.name}.{one.scale}.json", head, [_short(row) for row in rows])
+
+
+def _short(value: Any) -> Any:
+    """Numbers to six digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {k: _short(v) for k, v in value.items()}
+    return [_short(v) for v in value] if isinstance(value, list) else value
+
+
+def overview(wanted: list[Reproduction], cells: Path, results: Path) -> Table:
+    """How many cells of each are done, running, begun, failed, missing."""
+    known = kept(results)
+    states: tuple[Status, ...] = ("done", "running", "begun", "failed", "missing")
+    table = Table("table or figure", "scale", *states)
+    for one in wanted:
+        if one.kind != "experiment":
+            there = (results / f"{one.name}.{one.scale}.json").exists()
+            table.add_row(one.name, one.scale, *("1" if there else "0", "0", "0", "0", "0" if there else "1"))
+            continue
+        each: list[Status] = ["done" if cell.key in known else cell.status(cells) for _, cell in cells_of(one)]
+        table.add_row(one.name, one.scale, *(str(each.count(state)) for state in states))
+    return table
