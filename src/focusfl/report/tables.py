@@ -52,22 +52,27 @@ def methods(by_method: dict[str, list[Row]]) -> Table:
     first = next(iter(by_method.values()))
     columns = {k: v for k, v in COLUMNS.items() if first[0][k] is not None}
     table = Table(title=f"{first[0]['data']}: mean±standard deviation over {len(first)} seed(s)", box=SIMPLE_HEAD)
-    table.add_column("method", overflow="fold")
-    for heading in columns.values():
-        table.add_column(heading, justify="right")
-    table.add_column("clusters right", justify="right")
     means = {name: {k: mean(r[k] for r in rows) for k in columns} for name, rows in by_method.items()}
+    lines = []
     for name, rows in by_method.items():
         cells = []
         for k in columns:
-            pick = max if k == "avg_acc" else min
-            best = means[name][k] == pick(m[k] for m in means.values())
             digits = 3 if k == "avg_acc" else 4
-            text = f"{means[name][k]:.{digits}f}±{pstdev(r[k] for r in rows):.1g}"
-            cells.append(f"[bold]{text}[/bold]" if best else text)
+            cells.append(f"{means[name][k]:.{digits}f}±{pstdev(r[k] for r in rows):.1g}")
         right = sum(r["ari"] == 1 for r in rows if r["ari"] is not None)
-        cells.append(f"{right} of {len(rows)}" if rows[0]["pi"] is not None and rows[0]["ari"] is not None else "-")
-        table.add_row(name, *cells)
+        known = rows[0]["pi"] is not None and rows[0]["ari"] is not None
+        lines.append([name, *cells, f"{right} of {len(rows)}" if known else "-"])
+    table.add_column("method", overflow="fold")
+    for i, heading in enumerate(columns.values(), 1):  # a narrow terminal folds the names, never the numbers
+        table.add_column(heading, justify="right", min_width=max(len(line[i]) for line in lines))
+    table.add_column("clusters right", justify="right")
+    best = {k: (max if k == "avg_acc" else min)(m[k] for m in means.values()) for k in columns}
+    for name, *cells, right_cell in lines:
+        marked = [
+            f"[bold]{cell}[/bold]" if means[name][k] == best[k] else cell
+            for k, cell in zip(columns, cells, strict=True)
+        ]
+        table.add_row(name, *marked, right_cell)
     return table
 
 
