@@ -51,7 +51,8 @@ def methods(by_method: dict[str, list[Row]]) -> Table:
     """Mean and spread over the seeds; the best mean of each column in bold."""
     first = next(iter(by_method.values()))
     columns = {k: v for k, v in COLUMNS.items() if first[0][k] is not None}
-    table = Table(title=f"{first[0]['data']}: mean±standard deviation over {len(first)} seed(s)", box=SIMPLE_HEAD)
+    said = f"{first[0]['data']}: mean±standard deviation over {len(first)} seed(s)"
+    table = Table(title=said, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     means = {name: {k: mean(r[k] for r in rows) for k in columns} for name, rows in by_method.items()}
     lines = []
     for name, rows in by_method.items():
@@ -65,7 +66,7 @@ def methods(by_method: dict[str, list[Row]]) -> Table:
     table.add_column("method", overflow="fold")
     for i, heading in enumerate(columns.values(), 1):  # a narrow terminal folds the names, never the numbers
         table.add_column(heading, justify="right", min_width=max(len(line[i]) for line in lines))
-    table.add_column("clusters right", justify="right")
+    table.add_column("clusters right", justify="right", width=8)
     best = {k: (max if k == "avg_acc" else min)(m[k] for m in means.values()) for k in columns}
     for name, *cells, right_cell in lines:
         marked = [
