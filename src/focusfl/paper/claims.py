@@ -12,8 +12,11 @@ from focusfl.report.tables import title
 Row = dict[str, Any]
 
 
-def judge(saying: Saying, rows: list[Row]) -> Claim:
-    """holds: in the mean and in every seed, in all parts; holds weakly: in the mean; else it does not hold."""
+def judge(saying: Saying, rows: list[Row], methods: dict[str, list[str]] | None = None) -> Claim:
+    """holds: in the mean and in every seed, in all parts; holds weakly: in the mean; else it does not hold.
+
+    methods  by part, those that the table has: while one of them has no row, nothing is said
+    """
     parts = [saying.part] if saying.part is not None else list(dict.fromkeys(row["part"] for row in rows))
     weakly = strictly = True
     numbers = []
@@ -21,8 +24,10 @@ def judge(saying: Saying, rows: list[Row]) -> Claim:
         values = _values(saying, [row for row in rows if row["part"] == part])
         mine = values.pop(saying.better, {})
         others = {k: v for k, v in values.items() if not saying.than or k in saying.than}
-        if not mine or not others or (saying.than and set(saying.than) - set(others)):
-            return Claim(saying.says, "not measured", "")
+        wanted = set(saying.than or (methods or {}).get(part, [])) - {saying.better}
+        if not mine or not others or wanted - set(others):
+            absent = sorted(title(method) for method in wanted - set(others))
+            return Claim(saying.says, "not measured", f"missing: {', '.join(absent)}" if absent else "")
         rival = max(others, key=lambda k: mean(others[k].values()))  # larger is better in `values`
         weakly &= mean(mine.values()) + saying.within >= mean(others[rival].values())
         strictly &= all(mine[s] + saying.within >= v[s] for v in others.values() for s in mine.keys() & v.keys())

@@ -39,7 +39,7 @@ def section(one: Reproduction, kept: dict[str, Any]) -> Section:
         rows=rows,
         expect={(part.name, method): numbers for part in one.parts for method, numbers in part.expect.items()},
         deviations=one.deviations,
-        claims=[judge(saying, rows) for saying in one.sayings] if rows else [],
+        claims=[judge(saying, rows, {p.name: p.experiment.methods for p in one.parts}) for saying in one.sayings],
         missing=missing,
         table=kept.get("table", []),
         made={**kept.get("written_by", {}), "settings": kept.get("settings", {})},

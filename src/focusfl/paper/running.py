@@ -71,7 +71,10 @@ def _compute(todo: list[Cell], cells: Path, jobs: int, progress: bool | None, sa
     queue.cancel_join_thread()  # stopped early, nobody will take the rest: do not wait for that
     for cell in todo:
         queue.put(cell)
-    workers = [context.Process(target=_work, args=(queue, cells, jobs), daemon=True) for _ in range(jobs)]
+    asked, here = context.Event(), os.getpid()
+    workers = [
+        context.Process(target=_work, args=(queue, cells, jobs, asked, here), daemon=True) for _ in range(jobs)
+    ]
     with graceful() as stop, Whole(sum(_length(cell) for cell in todo), progress) as bar:
         for worker in workers:
             worker.start()
@@ -84,42 +87,39 @@ def _compute(todo: list[Cell], cells: Path, jobs: int, progress: bool | None, sa
                 finished = len(done)
                 save()
             if stop():
-                _halt(workers)
+                asked.set()
     if stop():
         raise Interrupted("stopped; the same command goes on where it was")
     if any(worker.exitcode for worker in workers):
         raise OSError("a worker died (out of memory or disk?); the same command goes on where it was")
 
 
-def _halt(workers: list[Any]) -> None:
-    """Ask every worker to finish its round; wait for them."""
-    for worker in workers:
-        if worker.is_alive():
-            os.kill(worker.pid, signal.SIGTERM)
-    for worker in workers:
-        worker.join()
-
-
-def _work(queue: Any, cells: Path, jobs: int) -> None:
+def _work(queue: Any, cells: Path, jobs: int, asked: Any, parent: int) -> None:
+    """Cell after cell, until there are none, or until asked to stop, or the parent is gone."""
     import queue as queues
 
     import torch
 
+    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C reaches all; the parent says when to stop
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
-    with graceful() as stop:
-        while not stop():
-            try:
-                cell: Cell = queue.get(timeout=1)
-            except queues.Empty:
-                return
-            try:
-                cell.run(cells, stop)
-            except Interrupted:
-                return
-            except OSError:  # a full disk would meet every cell
-                raise
-            except Exception as error:
-                files.write_text(cell.folder(cells) / "error.txt", f"{type(error).__name__}: {error}")
+
+    def stop() -> bool:
+        return bool(asked.is_set()) or os.getppid() != parent
+
+    while not stop():
+        try:
+            cell: Cell = queue.get(timeout=1)
+        except queues.Empty:
+            return
+        try:
+            cell.run(cells, stop)
+        except Interrupted:
+            return
+        except OSError:  # a full disk would meet every cell
+            raise
+        except Exception as error:
+            files.write_text(cell.folder(cells) / "error.txt", f"{type(error).__name__}: {error}")
 
 
 def _length(cell: Cell) -> int:
