@@ -138,7 +138,6 @@ def report(
 ) -> None:
     """Show results as one page with tables and plots; for an experiment also as Markdown, beside it."""
     from focusfl import files
-    from focusfl.comparing import read_left_out
     from focusfl.paper import results as kept
     from focusfl.report.markdown import report as markdown
     from focusfl.report.page import page
@@ -151,7 +150,7 @@ def report(
         if not section.rows:
             raise InputError(f"{folder}: no run has finished yet")
         said = files.read_json(folder / "experiment.json")
-        files.write_text(path.with_suffix(".md"), markdown(name, said, section.rows, read_left_out(folder)))
+        files.write_text(path.with_suffix(".md"), markdown(name, said, section.rows, section.left_out))
         sections = [section]
     else:
         sections = kept.sections(folder)

@@ -68,11 +68,6 @@ class Task:
             return (out.squeeze(-1) - y).square()
         return -torch.log_softmax(out, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
-    def one_hot(self, y: Tensor) -> Tensor:
-        """[..., n] class numbers -> [..., n, C] in 0.0 and 1.0."""
-        assert self.classes is not None
-        return (y.unsqueeze(-1) == torch.arange(self.classes, device=y.device)).float()
-
     def predictions(self, out: Tensor) -> Tensor:
         """Probabilities when classifying; the outputs themselves in regression."""
         return out if self.classes is None else torch.softmax(out, -1)

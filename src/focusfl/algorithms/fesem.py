@@ -57,7 +57,8 @@ class FeSEM(Algorithm):
 
     def downlink(self, server: State, e: Tensor) -> State:
         k = row({"k": server["k"]}, e)["k"]
-        return {"w": one_of({i: torch.cat([v, server["first"][i]]) for i, v in server["w"].items()}, k), "k": k}
+        centre = one_of(server["w"], k.clamp_max(self.M - 1))
+        return {"w": {i: torch.where(k == self.M, server["first"][i], v) for i, v in centre.items()}, "k": k}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         theta, statistics = parted(agent.sgd(server["w"]), agent.learnt)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from focusfl.core import Algorithm, Data, Models, Predictor, Pull, State, Upload
+from focusfl.core import Algorithm, Data, Models, Predictor, Pull, State, Upload, one_hot
 from focusfl.engines import plan
 from focusfl.engines.base import Engine, Scores
 from focusfl.engines.optimiser import Optimiser
@@ -81,7 +81,8 @@ class SerialAgent:
         return values.sum(-1) / self.n
 
     def class_counts(self) -> Tensor:
-        return self.task.one_hot(self.data.y).sum(0)
+        assert self.task.classes is not None
+        return one_hot(self.data.y, self.task.classes).sum(0)
 
     def sgd(
         self,

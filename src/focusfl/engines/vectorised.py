@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from focusfl.core import Algorithm, Models, Pull, State, Upload
+from focusfl.core import Algorithm, Models, Pull, State, Upload, one_hot
 from focusfl.data.federation import Federation
 from focusfl.engines import plan
 from focusfl.engines.base import Engine, Scores
@@ -105,7 +105,8 @@ class VmapAgent:
 
     def class_counts(self) -> Tensor:
         _, y, mask = self.chunk.everything()
-        return self._own((self.task.one_hot(y) * mask.unsqueeze(-1)).sum(1))
+        assert self.task.classes is not None
+        return self._own((one_hot(y, self.task.classes) * mask.unsqueeze(-1)).sum(1))
 
     def _own(self, v: Tensor) -> Tensor:
         """This agent's row of what the chunk holds."""

@@ -10,6 +10,7 @@ from focusfl import files
 from focusfl.paper.claims import judge
 from focusfl.paper.keeping import cells_of
 from focusfl.paper.reproduction import SCALES, Reproduction, catalogue, load
+from focusfl.report.markdown import grid
 from focusfl.report.section import Section
 from focusfl.report.tables import COLUMNS, title
 
@@ -50,7 +51,7 @@ def markdown(results: Path) -> str:
     """docs/results/README.md."""
     every = sections(results)
     parts = ["# Results", "Made by `focusfl reproduce`; `focusfl report` shows the same as a page with plots."]
-    parts += ["## The paper's claims", _grid(["table", "scale", "claim", "verdict", "numbers"], _claims(every))]
+    parts += ["## The paper's claims", grid(["table", "scale", "claim", "verdict", "numbers"], _claims(every))]
     shown = {section.name for section in every}
     undone = [name for name in catalogue() if name not in shown]
     parts += [f"Not computed yet: {', '.join(undone)}."] if undone else []
@@ -59,9 +60,7 @@ def markdown(results: Path) -> str:
         parts += ["Differs from the paper: " + "; ".join(one.deviations) + "."] if one.deviations else []
         parts += [_results(one)] if one.rows else []
         parts += (
-            [_grid(list(one.table[0]), [[_cell(v) for v in row.values()] for row in one.table])]
-            if one.table
-            else []
+            [grid(list(one.table[0]), [[_cell(v) for v in row.values()] for row in one.table])] if one.table else []
         )
         parts += (
             [f"Missing: {len(one.missing)} of the cells, for instance {one.missing[0]}."] if one.missing else []
@@ -91,7 +90,7 @@ def _results(one: Section) -> str:
         lines.append([part] * several + [title(method), *cells, str(len(runs))])
     head = ["setting"] * several + ["method", *columns.values()]
     head += [f"{float(goal.removeprefix('rounds_')):.0%}" for goal in goals] + ["seeds"]
-    return _grid(head, lines)
+    return grid(head, lines)
 
 
 def _with_paper(values: list[float], paper: float | None) -> str:
@@ -106,9 +105,3 @@ def _rounds(reached: list[int | None], paper: float | None) -> str:
 
 def _cell(v: Any) -> str:
     return f"{v:.3g}" if isinstance(v, float) else str(v)
-
-
-def _grid(head: list[str], lines: list[list[str]]) -> str:
-    rule = ["---"] * len(head)
-    safe = [[cell.replace("|", "\\|") for cell in line] for line in [head, rule, *lines]]
-    return "\n".join("| " + " | ".join(line) + " |" for line in safe)

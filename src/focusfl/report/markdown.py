@@ -7,7 +7,7 @@ from typing import Any
 
 from focusfl import __version__
 from focusfl.algorithms import ALGORITHMS
-from focusfl.report.tables import COLUMNS, group, title
+from focusfl.report.tables import COLUMNS, group, right, title
 from focusfl.report.tells import tells
 
 Row = dict[str, Any]
@@ -33,15 +33,13 @@ def table(rows: list[Row]) -> str:
     lines = [["method", *columns.values(), "clusters right", "seconds"]]
     for name, runs in by_method:
         cells = [f"{mean(r[k] for r in runs):.4f} ± {pstdev(r[k] for r in runs):.4f}" for k in columns]
-        known = runs[0]["pi"] is not None and runs[0]["ari"] is not None
-        right = f"{sum(r['ari'] == 1 for r in runs)} of {len(runs)}" if known else "-"
-        lines.append([name, *cells, right, f"{mean(r['seconds'] for r in runs):.1f}"])
-    return _markdown(lines)
+        lines.append([name, *cells, right(runs), f"{mean(r['seconds'] for r in runs):.1f}"])
+    return grid(lines[0], lines[1:])
 
 
 def told(rows: list[Row]) -> str:
     names = dict.fromkeys(row["algorithm"] for row in rows)
-    return _markdown([["method", "the server sees"], *([ALGORITHMS[name].name, tells(name)] for name in names)])
+    return grid(["method", "the server sees"], [[ALGORITHMS[name].name, tells(name)] for name in names])
 
 
 def settings(experiment: dict[str, Any], first: Row) -> str:
@@ -50,6 +48,7 @@ def settings(experiment: dict[str, Any], first: Row) -> str:
     return "\n".join(["Settings:", "", *lines, f"- training: `{first['train']}`", f"- focusfl {__version__}"])
 
 
-def _markdown(lines: list[list[str]]) -> str:
-    rule = ["---"] + ["---:"] * (len(lines[0]) - 1) if len(lines[0]) > 2 else ["---", "---"]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [lines[0], rule, *lines[1:]])
+def grid(head: list[str], lines: list[list[str]]) -> str:
+    """A table."""
+    safe = [[cell.replace("|", "\\|") for cell in line] for line in [head, ["---"] * len(head), *lines]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in safe)

@@ -10,7 +10,7 @@ from statistics import mean, pstdev
 from focusfl.algorithms import ALGORITHMS
 from focusfl.report.markup import NONE, blocks, minus, plain
 from focusfl.report.section import Claim, Row, Section
-from focusfl.report.tables import COLUMNS, title
+from focusfl.report.tables import COLUMNS, right, title
 from focusfl.report.tells import tells
 
 Parts = dict[str, dict[str, list[Row]]]  # part: method: runs
@@ -45,7 +45,7 @@ def results(section: Section) -> str:
         for method, runs in methods.items():
             expect = section.expect.get((part, method), {})
             line = "".join(cells[k].cells(runs, expect.get(k), best[k]) for k in columns)
-            lines.append(f"{_row(method)}{line}<td>{len(runs) or 'not run'}</td><td>{right(runs)}</td></tr>")
+            lines.append(f"{_row(method)}{line}<td>{len(runs) or 'not run'}</td><td>{right(runs, NONE)}</td></tr>")
         body.append((part, lines))
     headings = [(COLUMNS[k], "↑" if k in HIGHER else "↓", cells[k].paper) for k in columns]
     said = "Mean ± standard deviation over the seeds; ↑ higher, ↓ lower is better; the best of each column in bold"
@@ -74,12 +74,6 @@ def rounds(section: Section) -> str:
         body.append((part, lines))
     said = "First round with that average accuracy: the mean over the seeds that reached it, and how many did"
     return blocks(said, [(f"{float(g):.0%}", "", paper[g]) for g in goals], [], body) if goals else ""
-
-
-def right(runs: list[Row]) -> str:
-    """In how many of them the clusters found are the true ones."""
-    known = [row for row in runs if row["pi"] is not None and row["ari"] is not None]
-    return f"{sum(row['ari'] == 1 for row in known)} of {len(known)}" if known else NONE
 
 
 def claims(said: list[Claim]) -> str:

@@ -42,6 +42,12 @@ def title(method: str) -> str:
     return " ".join([ALGORITHMS[name].name, *options])
 
 
+def right(runs: list[Row], unknown: str = "-") -> str:
+    """In how many of them the clusters found are the true ones."""
+    known = [row for row in runs if row["pi"] is not None and row["ari"] is not None]
+    return f"{sum(row['ari'] == 1 for row in known)} of {len(known)}" if known else unknown
+
+
 def absent(left_out: dict[str, str]) -> list[str]:
     """What did not run, and why."""
     return [f"{title(method)}: left out. {why}" for method, why in left_out.items()]
@@ -60,9 +66,7 @@ def methods(by_method: dict[str, list[Row]]) -> Table:
         for k in columns:
             digits = 3 if k == "avg_acc" else 4
             cells.append(f"{means[name][k]:.{digits}f}±{pstdev(r[k] for r in rows):.1g}")
-        right = sum(r["ari"] == 1 for r in rows if r["ari"] is not None)
-        known = rows[0]["pi"] is not None and rows[0]["ari"] is not None
-        lines.append([name, *cells, f"{right} of {len(rows)}" if known else "-"])
+        lines.append([name, *cells, right(rows)])
     table.add_column("method", overflow="fold")
     for i, heading in enumerate(columns.values(), 1):  # a narrow terminal folds the names, never the numbers
         table.add_column(heading, justify="right", min_width=max(len(line[i]) for line in lines))
