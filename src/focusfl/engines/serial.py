@@ -73,7 +73,7 @@ class SerialAgent:
     def example_losses(self, w: Models) -> Tensor:
         def one(model: Weights) -> Tensor:
             parts = zip(self.data.x.split(EVAL_ROWS), self.data.y.split(EVAL_ROWS), strict=True)
-            return torch.cat([self.task.example_losses(self.task.outputs(model, x), y) for x, y in parts])
+            return torch.cat([self.task.example_losses(self.task.outputs(model, laid(x)), y) for x, y in parts])
 
         return torch.stack([one(take(w, m)) for m in range(len(next(iter(w.values()))))])
 
@@ -143,7 +143,7 @@ class SerialAgent:
         """The mean loss on a batch, with its graph, and the parameters it depends on."""
         with torch.enable_grad():
             leaves = {k: model[k].detach().requires_grad_() for k in self.task.parameters if k not in freeze}
-            out = self.task.outputs({**model, **leaves}, batch.x, train=True)
+            out = self.task.outputs({**model, **leaves}, laid(batch.x), train=True)
             losses = self.task.example_losses(out, batch.y)
             return leaves, (losses if weights is None else weights * losses).mean()
 
@@ -153,8 +153,13 @@ def predictor(task: Task, x: Tensor) -> Predictor:
 
     def h(w: Models) -> Tensor:
         def one(model: Weights) -> Tensor:
-            return torch.cat([task.predictions(task.outputs(model, part)) for part in x.split(EVAL_ROWS)])
+            return torch.cat([task.predictions(task.outputs(model, laid(part))) for part in x.split(EVAL_ROWS)])
 
         return torch.stack([one(take(w, m)) for m in range(len(next(iter(w.values()))))])
 
     return h
+
+
+def laid(x: Tensor) -> Tensor:
+    """Images with the channels innermost: convolutions are a fifth faster so."""
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
