@@ -78,7 +78,8 @@ class Surrogates:
 
     def _surrogate(self, setup: Setup, groups: Tensor, watch: Watch, stop: Callable[[], bool]) -> Tensor:
         groups = torch.unique(groups, return_inverse=True)[1]
-        alone = replace(setup, algorithm=Local(), fraction=1.0)
+        here = "auto" if setup.engine == "flower" else setup.engine  # a surrogate is nobody's node
+        alone = replace(setup, algorithm=Local(), fraction=1.0, engine=here)
         key = hashlib.sha256(f"{alone.fingerprint}{groups.tolist()}".encode()).hexdigest()[:24]
         if key not in self._known:
             train = partial(self._train, alone, groups, watch, stop)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from focusfl import data_cli
+from focusfl.deploy import cli as deploy_cli
 from focusfl.errors import Diverged, InputError, Interrupted
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def compare(
     ] = "focus,fedavg",
     seeds: Annotated[str, typer.Option(help="Numbers with commas")] = "0,1,2",
     rounds: Annotated[int | None, typer.Option(help="T; by default what suits the data")] = None,
-    engine: Annotated[str, typer.Option(help="auto, serial or vectorised")] = "auto",
+    engine: Annotated[str, typer.Option(help="auto, serial, vectorised or flower")] = "auto",
     set_: Set = [],  # noqa: B006
     out: Out = None,
     resume: Resume = False,
@@ -150,7 +151,7 @@ def report(
         if not section.rows:
             raise InputError(f"{folder}: no run has finished yet")
         said = files.read_json(folder / "experiment.json")
-        files.write_text(path.with_suffix(".md"), markdown(name, said, section.rows, section.left_out))
+        files.write_text(path.with_suffix(".md"), markdown(name, said, section))
         sections = [section]
     else:
         sections = kept.sections(folder)
@@ -178,6 +179,7 @@ def list_(what: Annotated[str, typer.Argument(help="algorithms, data or experime
 
 
 app.add_typer(data_cli.app, name="data")
+app.add_typer(deploy_cli.app, name="deploy")
 
 
 @app.callback(invoke_without_command=True)

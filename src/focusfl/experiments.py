@@ -37,7 +37,7 @@ class Experiment(BaseModel):
     algorithms: list[str] = Field(min_length=1)  # names, "qffl:q=0.1", or "all"
     seeds: list[Seed] = Field(default=[0, 1, 2], min_length=1)
     rounds: int | None = Field(default=None, ge=1)
-    engine: Literal["auto", "serial", "vectorised"] = "auto"
+    engine: Literal["auto", "serial", "vectorised", "flower"] = "auto"
     fraction: float = Field(default=1.0, gt=0, le=1)
     device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
     bayes: Literal["auto", "exact", "true", "learned", "agent"] = "auto"

@@ -37,7 +37,7 @@ def fit(
 
     rounds, model, train  by default the data's own recipe. `model` is a function that makes a network
                           (called under the seed) or a torch.nn.Module (its weights are the start)
-    engine                auto | serial | vectorised
+    engine                auto | serial | vectorised | flower
     fraction              of the agents that take part in each round
     device                cpu | cuda | mps | auto
     bayes                 best loss of each agent: auto | exact | true | learned | agent (see focusfl.bayes)

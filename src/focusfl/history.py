@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,12 @@ class History:
         self.seconds = sum(row["seconds"] for row in kept)
         files.write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
 
-    def write(self, t: int, scores: Scores | None, pi: Tensor | None, seconds: float) -> None:
+    def write(
+        self, t: int, scores: Scores | None, pi: Tensor | None, seconds: float, dropped: Mapping[int, str]
+    ) -> None:
         row: dict[str, Any] = {"round": t, "seconds": round(seconds, 6)}
+        if dropped:
+            row["dropped"] = {str(e): why for e, why in dropped.items()}
         if scores is not None:
             row |= {"avg_loss": average(scores.loss), "agnostic_loss": agnostic_loss(scores.loss)}
             row |= {"avg_acc": None if scores.acc is None else average(scores.acc)}

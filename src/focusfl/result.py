@@ -11,7 +11,7 @@ from torch import Tensor
 
 from focusfl import metrics
 from focusfl.bayes import Bayes
-from focusfl.core import Data, State
+from focusfl.core import Algorithm, Data, State
 from focusfl.data.check import as_data, as_inputs, check_agents
 from focusfl.engines import Scores
 from focusfl.engines.serial import SerialAgent, predictor
@@ -96,38 +96,10 @@ class Result:
 
     def row(self) -> dict[str, Any]:
         """The run as `results.json` has it."""
-        algorithm, fed, acc, pi, true = (
-            self.setup.algorithm,
-            self.setup.fed,
-            self.acc,
-            self.pi,
-            self.setup.fed.clusters,
-        )
-        return {
-            "algorithm": type(algorithm).__name__.lower(),
-            "params": asdict(algorithm),  # type: ignore[call-overload]
-            "data": fed.name,
-            "seed": self.setup.seed,
-            "rounds": self.setup.rounds,
-            "engine": self.setup.runner.name,
-            "avg_acc": None if acc is None else metrics.average(acc),
-            "avg_loss": metrics.average(self.loss),
-            "faa": self.faa,
-            "agnostic_loss": metrics.agnostic_loss(self.loss),
-            "accuracy_parity": None if acc is None else metrics.accuracy_parity(acc),
-            "worst_agent": metrics.worst_agent(self.loss),
-            "loss": self.loss.tolist(),
-            "acc": None if acc is None else acc.tolist(),
-            "excess_risk": self.excess_risk.tolist(),
-            "bayes": self.bayes.tolist(),
-            "bayes_kind": self.best.kind,
-            "pi": None if pi is None else pi.tolist(),
-            "clusters": self.clusters.tolist(),
-            "true_clusters": None if true is None else true.tolist(),
-            "ari": self.ari,
-            "train": asdict(self.setup.train),
-            "seconds": self.seconds,
-        }
+        setup, fed = self.setup, self.setup.fed
+        about = {"data": fed.name, "seed": setup.seed, "rounds": setup.rounds, "engine": setup.runner.name}
+        found = scored(self.scores, self.best, self.pi, self.clusters, fed.clusters)
+        return described(setup.algorithm) | about | found | {"train": asdict(setup.train), "seconds": self.seconds}
 
     def table(self) -> str:
         """Per agent: loss, accuracy, excess risk, label; then the whole."""
@@ -168,13 +140,43 @@ class Newcomer:
         return self.result._predict(self.view, self.state, x)
 
 
+def described(algorithm: Algorithm) -> dict[str, Any]:
+    """Name and options."""
+    return {"algorithm": type(algorithm).__name__.lower(), "params": asdict(algorithm)}  # type: ignore[call-overload]
+
+
+def scored(scores: Scores, best: Bayes, pi: Tensor | None, clusters: Tensor, true: Tensor | None) -> dict[str, Any]:
+    """The fairness of a run, and what it was computed from, as `results.json` has it."""
+    loss, acc, risk = scores.loss, scores.acc, metrics.excess_risk(scores.loss, best.loss)
+    return {
+        "avg_acc": None if acc is None else metrics.average(acc),
+        "avg_loss": metrics.average(loss),
+        "faa": metrics.faa(risk),
+        "agnostic_loss": metrics.agnostic_loss(loss),
+        "accuracy_parity": None if acc is None else metrics.accuracy_parity(acc),
+        "worst_agent": metrics.worst_agent(loss),
+        "loss": loss.tolist(),
+        "acc": None if acc is None else acc.tolist(),
+        "excess_risk": risk.tolist(),
+        "bayes": best.loss.tolist(),
+        "bayes_kind": best.kind,
+        "pi": None if pi is None else pi.tolist(),
+        "clusters": clusters.tolist(),
+        "true_clusters": None if true is None else true.tolist(),
+        "ari": None if true is None else metrics.adjusted_rand_index(clusters, true),
+    }
+
+
 def found_clusters(setup: Setup, server: State, states: State) -> Tensor:
     """[E]: argmax of the label; without labels all in one cluster, or each alone where models are personal."""
-    pi = labels(setup.algorithm, server, states, setup.fed.E)
+    return clustered(setup.algorithm, labels(setup.algorithm, server, states, setup.fed.E), setup.fed.E)
+
+
+def clustered(algorithm: Algorithm, pi: Tensor | None, E: int) -> Tensor:
+    """The same from the labels, [E, M], where there are any."""
     if pi is not None:
         return pi.argmax(1)
-    E = setup.fed.E
-    return torch.arange(E) if setup.algorithm.personal else torch.zeros(E, dtype=torch.long)
+    return torch.arange(E) if algorithm.personal else torch.zeros(E, dtype=torch.long)
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:

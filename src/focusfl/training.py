@@ -137,6 +137,20 @@ def run(
     eval_every 0 evaluates never, else every so many rounds and after the last. When `stop()` turns true the
     round is finished, a checkpoint written and Interrupted raised.
     """
+    try:
+        yield from _rounds(setup, folder, resume, eval_every, checkpoint_every, stop)
+    finally:
+        setup.runner.close()
+
+
+def _rounds(
+    setup: Setup,
+    folder: Path | None,
+    resume: bool,
+    eval_every: int,
+    checkpoint_every: int,
+    stop: Callable[[], bool],
+) -> Iterator[Round]:
     algorithm, engine = setup.algorithm, setup.runner
     server, states = setup.start()
     begun = 0
@@ -149,8 +163,9 @@ def run(
         clock = time.perf_counter()
         cohort = plan.cohort(setup.seed, t, setup.fed.E, setup.fraction)
         with engine.threads():
-            upload = engine.round(algorithm, server, states, t, cohort)
-        server = algorithm.aggregate(server, upload.add, upload.each, torch.from_numpy(cohort).to(setup.place))
+            answers = engine.round(algorithm, server, states, t, cohort)
+        who = torch.from_numpy(answers.cohort).to(setup.place)
+        server = algorithm.aggregate(server, answers.add, answers.each, who)
         done, last = t + 1, t + 1 == setup.rounds
         took = time.perf_counter() - clock
         seconds += took
@@ -159,7 +174,8 @@ def run(
             scores = evaluate(setup, server, states)
         _check_finite(setup, done, {"server": server, "agents": states}, scores)
         if history is not None:
-            history.write(done, scores, labels(algorithm, server, states, setup.fed.E), took)
+            pi = labels(algorithm, server, states, setup.fed.E)
+            history.write(done, scores, pi, took, answers.dropped)
         stopping = stop() and not last
         if folder is not None and (last or stopping or done % checkpoint_every == 0):
             checkpoint.save(folder, setup.fingerprint, done, server, states)

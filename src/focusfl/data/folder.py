@@ -61,13 +61,13 @@ def folder(
     held: list[list[Part]] = []  # [E] an agent's training and test data, or all of it
     with _bar(len(found)) as advance:
         for place in found.values():
-            held.append(_read(place, root, label, text))
+            held.append(read_agent(place, root, label, text))
             advance()
-    parts = _alike([part for own in held for part in own])
-    y, names = _labels(parts)
-    data = iter([Data(*pair) for pair in zip(_features(parts, encode), y, strict=True)])
+    parts = alike([part for own in held for part in own])
+    y, names = number_labels(parts)
+    data = iter([Data(*pair) for pair in zip(features(parts, encode), y, strict=True)])
     pairs = [
-        (next(data), next(data)) if len(own) == 2 else _split(next(data), test, seed, name, own[0].path)
+        (next(data), next(data)) if len(own) == 2 else split(next(data), test, seed, name, own[0].path)
         for name, own in zip(found, held, strict=True)
     ]
     training, testing = Rows.join([a for a, _ in pairs]), Rows.join([b for _, b in pairs])
@@ -102,7 +102,7 @@ def _agents(root: Path) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def _read(place: Path, root: Path, label: str, text: str) -> list[Part]:
+def read_agent(place: Path, root: Path, label: str, text: str) -> list[Part]:
     """One agent: [training, test], or [all of it]."""
     if not place.is_dir():
         return read_file(place, label, text)
@@ -122,7 +122,7 @@ def _read(place: Path, root: Path, label: str, text: str) -> list[Part]:
     return [part for parts in read for part in parts]
 
 
-def _alike(parts: list[Part]) -> list[Part]:
+def alike(parts: list[Part]) -> list[Part]:
     """All of one kind and shape; columns in the order of the first."""
     first, out = parts[0], []
     for part in parts:
@@ -144,7 +144,7 @@ def _alike(parts: list[Part]) -> list[Part]:
     return out
 
 
-def _features(parts: list[Part], encode: Callable[[list[str]], Tensor] | None) -> list[Tensor]:
+def features(parts: list[Part], encode: Callable[[list[str]], Tensor] | None) -> list[Tensor]:
     if parts[0].kind != "text":
         return [torch.from_numpy(part.x) for part in parts]
     if encode is None:
@@ -155,7 +155,7 @@ def _features(parts: list[Part], encode: Callable[[list[str]], Tensor] | None) -
     return list(x.float().split([len(part.x) for part in parts]))
 
 
-def _labels(parts: list[Part]) -> tuple[list[Tensor], tuple[str, ...]]:
+def number_labels(parts: list[Part]) -> tuple[list[Tensor], tuple[str, ...]]:
     """Whole numbers stay; words are numbered in sorted order over all agents and given back; floats: regression."""
     y = [part.y if part.kind == "images" else [_value(label) for label in part.y] for part in parts]
     first: dict[str, str] = {}  # kind of label -> the first of that kind
@@ -194,7 +194,7 @@ def _value(label: Any) -> Any:
     return int(label) if isinstance(label, int) else str(label)
 
 
-def _split(data: Data, share: float, seed: int, agent: str, path: Path) -> tuple[Data, Data]:
+def split(data: Data, share: float, seed: int, agent: str, path: Path) -> tuple[Data, Data]:
     """Shuffle, then set `share` aside, at least one on either side. Depends on the agent's name, not on others."""
     n = len(data.y)
     if n < 2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from focusfl.data.federation import Federation
-from focusfl.engines.base import Engine, Scores, step_work
+from focusfl.engines.base import Answers, Engine, Scores, step_work
 from focusfl.engines.serial import Serial
 from focusfl.engines.vectorised import Vectorised
 from focusfl.errors import InputError, nearest
@@ -11,16 +11,26 @@ from focusfl.task import Task
 from focusfl.train import Train
 
 ENGINES: dict[str, type[Engine]] = {"serial": Serial, "vectorised": Vectorised}
+NAMES = (*ENGINES, "flower")
 SMALL = 5e6  # multiply-adds of one local step below which many agents at once beat one by one (measured)
 
 
 def choose(name: str, task: Task, fed: Federation, train: Train) -> type[Engine]:
     """The engine of that name; `auto` picks vectorised for small plain networks, else serial."""
     if name != "auto":
-        if name not in ENGINES:
-            raise InputError(f"engine = {name!r}: {nearest(name, [*ENGINES, 'auto'])}")
-        return ENGINES[name]
+        if name not in NAMES:
+            raise InputError(f"engine = {name!r}: {nearest(name, [*NAMES, 'auto'])}")
+        return _flower() if name == "flower" else ENGINES[name]
     return Vectorised if task.plain and step_work(task, fed, train) < SMALL else Serial
 
 
-__all__ = ["ENGINES", "Engine", "Scores", "choose"]
+def _flower() -> type[Engine]:
+    """Imported only when asked for: Flower and Ray are large, and optional."""
+    try:
+        from focusfl.engines.flower.simulation import Flower
+    except ImportError as error:
+        raise InputError(f'engine = flower needs {error.name}: pip install "focusfl[flower]"') from error
+    return Flower
+
+
+__all__ = ["ENGINES", "NAMES", "Answers", "Engine", "Scores", "choose"]

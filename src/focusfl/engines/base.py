@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from focusfl.core import Algorithm, State, Upload
+from focusfl.core import Algorithm, State
 from focusfl.data.federation import Federation
 from focusfl.engines.plan import Ints
 from focusfl.task import Task
@@ -24,6 +25,15 @@ class Scores(NamedTuple):
 
     loss: Tensor  # [E]
     acc: Tensor | None  # [E]; None in regression
+
+
+class Answers(NamedTuple):
+    """Of the agents that answered in a round."""
+
+    add: State  # their uploads' `add`, summed
+    each: State  # their `each`, [C, ...] in the order of `cohort`
+    cohort: Ints  # [C] who answered
+    dropped: Mapping[int, str] = MappingProxyType({})  # who did not, and why
 
 
 class Engine(ABC):
@@ -51,13 +61,16 @@ class Engine(ABC):
         return 1
 
     @abstractmethod
-    def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Upload:
-        """`local` at each agent of the cohort. Writes their new states in place; returns the sums of `add`
-        and the rows of `each` in the cohort's order."""
+    def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Answers:
+        """`local` at each agent of the cohort. Writes their new states in place."""
 
     @abstractmethod
     def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
         """Every agent's prediction on its own test data."""
+
+    def close(self) -> None:
+        """The run is over: let go of processes, if there are any. What is asked later starts them again."""
+        return None
 
 
 def step_work(task: Task, fed: Federation, train: Train) -> int:

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from focusfl.core import Algorithm, Data, Models, Predictor, Pull, State, Upload, one_hot
+from focusfl.core import Algorithm, Data, Models, Predictor, Pull, State, one_hot
 from focusfl.engines import plan
-from focusfl.engines.base import Engine, Scores
+from focusfl.engines.base import Answers, Engine, Scores
 from focusfl.engines.optimiser import Optimiser
 from focusfl.task import Task, Weights
 from focusfl.train import Train
@@ -25,7 +25,7 @@ class Serial(Engine):
 
     name: ClassVar[str] = "serial"
 
-    def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: plan.Ints) -> Upload:
+    def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: plan.Ints) -> Answers:
         total, rows = Total(), []
         lr = self.train.lr_at(t, self.rounds)
         for e in cohort.tolist():
@@ -36,7 +36,7 @@ class Serial(Engine):
             total.add(upload.add)
             rows.append(upload.each)
         each = tree_map(lambda *vs: torch.stack(vs), *rows)
-        return Upload(total.result(), each)
+        return Answers(total.result(), each, cohort)
 
     @torch.no_grad()
     def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:

@@ -18,7 +18,7 @@ from torch.func import vmap
 from focusfl.core import Algorithm, Models, Pull, State, Upload, one_hot
 from focusfl.data.federation import Federation
 from focusfl.engines import plan
-from focusfl.engines.base import Engine, Scores
+from focusfl.engines.base import Answers, Engine, Scores
 from focusfl.engines.chunk import Chunk, chunk_size
 from focusfl.engines.optimiser import Optimiser
 from focusfl.errors import InputError
@@ -36,7 +36,7 @@ class Vectorised(Engine):
         refuse_moody(task)
         super().__init__(task, fed, train, rounds, seed)
 
-    def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: plan.Ints) -> Upload:
+    def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: plan.Ints) -> Answers:
         total, rows = Total(), []
         lr = self.train.lr_at(t, self.rounds)
         for agents in np.array_split(cohort, -(-len(cohort) // self.size(algorithm, server))):
@@ -52,7 +52,7 @@ class Vectorised(Engine):
             put(states, index, state)
             total.add(upload.add, stacked=True)
             rows.append(upload.each)
-        return Upload(total.result(), tree_map(lambda *vs: torch.cat(vs), *rows))
+        return Answers(total.result(), tree_map(lambda *vs: torch.cat(vs), *rows), cohort)
 
     @torch.no_grad()
     def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:

@@ -7,21 +7,24 @@ from typing import Any
 
 from focusfl import __version__
 from focusfl.algorithms import ALGORITHMS
+from focusfl.report.section import Section
 from focusfl.report.tables import COLUMNS, group, right, title
 from focusfl.report.tells import tells
 
 Row = dict[str, Any]
 
 
-def report(name: str, experiment: dict[str, Any], rows: list[Row], left_out: dict[str, str]) -> str:
+def report(name: str, experiment: dict[str, Any], section: Section) -> str:
     """One page about the results of one experiment folder."""
+    rows = section.rows
     first, seeds = rows[0], sorted({row["seed"] for row in rows})
     head = [
         f"{first['data']}, {first['rounds']} rounds, {len(first['loss'])} agents; mean ± standard deviation over"
     ]
     head += [f"{len(seeds)} seed(s): {', '.join(map(str, seeds))}. Best loss of an agent: {first['bayes_kind']}."]
     parts = [f"# {name}", " ".join(head), table(rows)]
-    parts += [f"- {title(method)}: left out. {why}" for method, why in left_out.items()]
+    parts += [f"- {title(method)}: left out. {why}" for method, why in section.left_out.items()]
+    parts += [f"- {who}, left out of {why}" for who, why in section.absent.items()]
     parts += ["What the server learns of one agent:", told(rows), settings(experiment, first)]
     return "\n\n".join(parts) + "\n"
 

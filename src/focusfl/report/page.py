@@ -89,6 +89,9 @@ def _pieces(section: Section, id: str, plots: Plots) -> Iterator[str]:
     if section.left_out:
         lines = [f"{tables.named(method)}: {why}" for method, why in section.left_out.items()]
         yield f'<aside class="missing"><p>Left out, and why:</p><ul>{_items(lines)}</ul></aside>'
+    if section.absent:
+        lines = [f"{who}: {why}" for who, why in section.absent.items()]
+        yield f'<aside class="missing"><p>Agents left out of rounds:</p><ul>{_items(lines)}</ul></aside>'
     shown = {p: {tables.named(m): r for m, r in ms.items() if r} for p, ms in tables.parts(section).items()}
     shown = {part: runs for part, runs in shown.items() if runs}
     for i, (part, runs) in enumerate(shown.items()):

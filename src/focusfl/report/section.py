@@ -35,5 +35,6 @@ class Section:
     claims: list[Claim] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # cells not computed yet: "k = 1, FOCUS, seed 2"
     left_out: dict[str, str] = field(default_factory=dict)  # methods that cannot run here, and why
+    absent: dict[str, str] = field(default_factory=dict)  # agents left out of rounds, and why: nodes fail
     table: list[Row] = field(default_factory=list)  # for what is not trained but timed: any columns
     made: dict[str, Any] = field(default_factory=dict)  # settings, versions, machine, commit

@@ -32,7 +32,21 @@ def from_folder(folder: Path) -> Section:
     made |= {"training": rows[0]["train"], "rounds": rows[0]["rounds"]} if rows else {}
     name = folder.resolve().name
     made["page made by"] = f"focusfl {__version__}"
-    return Section(name, name, "", rows, missing=missing, left_out=left_out, made=made)
+    return Section(name, name, "", rows, missing=missing, left_out=left_out, absent=_absent(where), made=made)
+
+
+def _absent(where: dict[tuple[str, int], Path]) -> dict[str, str]:
+    """Agents that were left out of rounds: nodes fail. In how many, and why the first time."""
+    found: dict[str, str] = {}
+    for (method, seed), folder in where.items():
+        rounds: dict[str, list[tuple[int, str]]] = {}
+        for row in history.read(folder):
+            for e, why in row.get("dropped", {}).items():
+                rounds.setdefault(e, []).append((row["round"], why))
+        for e, missed in sorted(rounds.items(), key=lambda item: int(item[0])):
+            first, why = missed[0]
+            found[f"{title(method)}, seed {seed}, agent {e}"] = f"{len(missed)} rounds, first {first}: {why}"
+    return found
 
 
 def _runs(folder: Path) -> dict[tuple[str, int], Path]:

@@ -33,7 +33,7 @@ def tells(name: str) -> str:
     fed = Federation.from_agents(agents, test=agents, model=lambda: mlp(2, 2, 2))
     setup = Setup.of(algorithm, fed, 1, train=Train(steps=1), engine="serial")
     server, states = setup.start()
-    add, each = setup.runner.round(algorithm, server, states, 0, np.arange(AGENTS))
+    add, each, *_ = setup.runner.round(algorithm, server, states, 0, np.arange(AGENTS))
     view = algorithm.downlink(server, torch.tensor(0))
     kept = [k for k, v in server.items() if not isinstance(v, dict) and k in view and _sliced(v, view[k])]
     if not each and not kept:

@@ -1,0 +1,44 @@
+"""What Flower's simulation costs: a round there against a round of the serial engine, as a ratio.
+
+python benchmarks/flower.py          ten agents, each engine's rounds in turn, the simulation held open
+
+The machine is one and the same, so nothing is gained by more processes; this is the price of the messages.
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+import numpy as np
+
+import focusfl as ff
+from focusfl.training import Setup
+
+REPEAT = 7
+
+
+def main() -> None:
+    for name, fed in (
+        ("digits, MLP", ff.data.rotated_digits(seed=0)),
+        ("MNIST 10 x 1000, 784-200-10", ff.data.rotated_mnist(seed=0, n=1000, n_test=100)),
+    ):
+        algorithm = ff.FedAvg()
+        setups = {engine: Setup.of(algorithm, fed, 100, engine=engine) for engine in ("serial", "flower")}
+        start = {engine: setup.start() for engine, setup in setups.items()}
+        seconds: dict[str, list[float]] = {engine: [] for engine in setups}
+        try:
+            for turn in range(REPEAT + 1):
+                for engine, setup in setups.items():
+                    clock = time.perf_counter()
+                    setup.runner.round(algorithm, *start[engine], turn, np.arange(fed.E))
+                    if turn:  # the first starts the workers
+                        seconds[engine].append(time.perf_counter() - clock)
+        finally:
+            setups["flower"].runner.close()
+        ratio = median(b / a for a, b in zip(seconds["serial"], seconds["flower"], strict=True))
+        print(f"{name}: {ratio:.1f} times serial ({median(seconds['serial']):.3f} s a round)")
+
+
+if __name__ == "__main__":
+    main()

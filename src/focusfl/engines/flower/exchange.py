@@ -1,0 +1,161 @@
+"""The server's side of a round: ask, check every answer, sum. Over any of Flower's grids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Message, MetricRecord, RecordDict
+from torch import Tensor
+
+from focusfl.core import Algorithm, State
+from focusfl.engines.base import Answers, Scores
+from focusfl.engines.flower.expected import expected
+from focusfl.engines.flower.roll import Roll, told
+from focusfl.engines.flower.wire import Refused, checked, to_arrays
+from focusfl.engines.plan import Ints
+from focusfl.task import Task
+from focusfl.tree import Total, put, take, tree_map
+
+
+class TooFew(RuntimeError):
+    """Fewer agents answered than the run asks for."""
+
+
+@dataclass
+class Exchange:
+    """One run's talk with its nodes. Each step is in two, messages out and replies in, so that another loop than
+    ours can carry them (focusfl.flower.Strategy)."""
+
+    roll: Roll
+    task: Task
+    minimum: int = 1  # answers without which a round does not count
+    restore: tuple[set[int], State] = field(default_factory=lambda: (set(), {}))  # whom to give which states back
+
+    def round(self, server: State, t: int, cohort: Ints, states: State | None = None) -> Answers:
+        """`local` at each agent of the cohort; new states, where the nodes show them, are put into `states`."""
+        asked = self.ask("train", server, t, cohort)
+        return self.summed(server, t, cohort, asked, self._send(asked), states)
+
+    def evaluate(self, server: State, t: int) -> tuple[Scores, Tensor | None, dict[int, str]]:
+        """Loss and accuracy of every agent, NaN for who did not answer; labels, [E, M]; and why they did not."""
+        asked = self.ask("evaluate", server, t, np.arange(self.roll.E))
+        return self.scores(asked, self._send(asked))
+
+    def best(self) -> Tensor:
+        """The loss that each agent reaches alone, [E]; NaN for who did not answer."""
+        asked = {e: self.roll.message("query.best", node, 0) for e, node in self.roll.nodes.items()}
+        found = torch.full((self.roll.E,), torch.nan)
+        for e, answer in told(asked, self._send(asked), self.roll.timeout).items():
+            if isinstance(answer, RecordDict):
+                with suppress(Refused):
+                    found[e] = _number(answer.metric_records.get("scores", MetricRecord()).get("loss"))
+        return found
+
+    def ask(self, kind: str, server: State, t: int, agents: Ints) -> dict[int, Message]:
+        """A message to each of these agents that is there, with its view of the server's state."""
+        algorithm = self.roll.algorithm
+        shared = to_arrays(server) if type(algorithm).downlink is Algorithm.downlink else None
+        asked = {}
+        for e in (e for e in agents.tolist() if e in self.roll.nodes):
+            view = shared if shared is not None else to_arrays(algorithm.downlink(server, torch.tensor(e)))
+            records: dict[str, Any] = {"view": view}
+            if e in self.restore[0]:
+                records["state"] = to_arrays(take(self.restore[1], e))
+            asked[e] = self.roll.message(kind, self.roll.nodes[e], t, records)
+        self.restore[0].difference_update(asked)
+        return asked
+
+    def summed(
+        self,
+        server: State,
+        t: int,
+        cohort: Ints,
+        asked: dict[int, Message],
+        replies: Iterable[Message],
+        states: State | None = None,
+    ) -> Answers:
+        """The uploads that fit, in the order of the agents. Of one that does not, nothing is used."""
+        lr = self.roll.train.lr_at(t, self.roll.rounds)
+        like_state, like = expected(self.roll.algorithm, server, self.task, lr)
+        total, rows, answered = Total(), [], []
+        answers, dropped = self._sorted(cohort, asked, replies)
+        for e, answer in sorted(answers.items()):
+            try:
+                add, each = checked(answer, "add", like.add), checked(answer, "each", like.each)
+                state = None if states is None else checked(answer, "state", like_state)
+            except Refused as why:
+                dropped[e] = str(why)
+                continue
+            total.add(add)
+            rows.append(each)
+            answered.append(e)
+            if states is not None and state is not None:
+                put(states, e, state)
+        self._tell(f"round {t + 1}: left out", dropped)
+        if len(answered) < self.minimum:
+            raise TooFew(f"round {t + 1}: {len(answered)} of {len(cohort)} agents answered, {self.minimum} must")
+        return Answers(total.result(), tree_map(lambda *vs: torch.stack(vs), *rows), np.array(answered), dropped)
+
+    def scores(
+        self, asked: dict[int, Message], replies: Iterable[Message]
+    ) -> tuple[Scores, Tensor | None, dict[int, str]]:
+        E, classes = self.roll.E, self.task.classes
+        answers, dropped = self._sorted(np.arange(E), asked, replies)
+        loss, acc = torch.full((2, E), torch.nan)
+        label: dict[int, list[float]] = {}
+        for e, answer in answers.items():
+            found = answer.metric_records.get("scores", MetricRecord())
+            try:
+                acc[e] = _number(found.get("acc")) if classes is not None else torch.nan
+                loss[e] = _number(found.get("loss"))
+            except Refused as why:
+                dropped[e] = str(why)
+                continue
+            said = found.get("label")
+            if isinstance(said, list):
+                label[e] = [float(v) for v in said]
+        self._tell("not evaluated", dropped)
+        return Scores(loss, None if classes is None else acc), _labels(label, E), dropped
+
+    def _send(self, asked: dict[int, Message]) -> list[Message]:
+        if not asked:
+            return []
+        return list(self.roll.grid.send_and_receive(list(asked.values()), timeout=self.roll.timeout))
+
+    def _sorted(
+        self, agents: Ints, asked: dict[int, Message], replies: Iterable[Message]
+    ) -> tuple[dict[int, RecordDict], dict[int, str]]:
+        """The answers, and why others gave none; each by agent."""
+        good: dict[int, RecordDict] = {}
+        bad = {e: "it is not connected" for e in agents.tolist() if e not in asked}
+        for e, answer in told(asked, replies, self.roll.timeout).items():
+            if isinstance(answer, RecordDict):
+                good[e] = answer
+            else:
+                bad[e] = answer
+        return good, bad
+
+    def _tell(self, what: str, dropped: dict[int, str]) -> None:
+        for e, reason in sorted(dropped.items()):
+            self.roll.say(f"{what}: agent {e}: {reason}")
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float) or not np.isfinite(value):
+        raise Refused(f"its score is {str(value)[:40]!r}, not a finite number")
+    return float(value)
+
+
+def _labels(found: dict[int, list[float]], E: int) -> Tensor | None:
+    sizes = {len(label) for label in found.values()}
+    if len(sizes) != 1:
+        return None
+    rows = torch.full((E, sizes.pop()), torch.nan)
+    for e, label in found.items():
+        rows[e] = torch.tensor(label)
+    return rows

@@ -1,0 +1,108 @@
+"""Who is there: which of Flower's nodes is which agent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from focusfl.core import Algorithm, State
+from focusfl.engines.flower.wire import Refused, to_arrays
+from focusfl.train import Train
+
+FIRST = 120.0  # seconds at least for the first answer: a node may still be loading its libraries
+
+
+@dataclass
+class Roll:
+    """One run's nodes. A node that is turned away stays so until the run ends."""
+
+    grid: Grid
+    algorithm: Algorithm
+    train: Train
+    classes: int | None
+    E: int
+    rounds: int
+    seed: int
+    key: str  # of the run: hex digits
+    timeout: float = 3600.0  # seconds for one answer
+    say: Callable[[str], None] = lambda _: None
+    secure: bool = False
+    nodes: dict[int, int] = field(default_factory=dict)  # agent: node id
+    refused: dict[int, str] = field(default_factory=dict)  # node id: why it is not an agent
+
+    def gather(self, t: int, first: State, begin: bool, wait: float = 60.0) -> None:
+        """Call the nodes that are new; wait until all E agents are there, or `wait` seconds have passed."""
+        until = time.monotonic() + wait
+        while True:
+            here = set(self.grid.get_node_ids())
+            self.nodes = {e: node for e, node in self.nodes.items() if node in here}
+            new = here - set(self.nodes.values()) - set(self.refused)
+            if new:
+                self._enroll(new, t, first, begin)
+            if len(self.nodes) >= self.E or time.monotonic() > until:
+                return
+            time.sleep(0.5)
+
+    def _enroll(self, new: set[int], t: int, first: State, begin: bool) -> None:
+        """Send the first state to nodes not heard of yet, and learn which agents they are."""
+        state = to_arrays(first)
+        asked = {node: self.message("query.enroll", node, t, {"state": state}, begin) for node in sorted(new)}
+        replies = self.grid.send_and_receive(list(asked.values()), timeout=max(self.timeout, FIRST))
+        for node, answer in told(asked, replies, self.timeout).items():
+            try:
+                self.nodes[self._hello(answer)] = node
+            except Refused as why:
+                self.refused[node] = str(why)
+                self.say(f"node {node} is not taken in: {why}")
+
+    def _hello(self, answer: RecordDict | str) -> int:
+        if isinstance(answer, str):
+            raise Refused(answer)
+        hello = answer.config_records.get("hello", ConfigRecord())
+        e, n, job = hello.get("agent"), hello.get("n"), hello.get("job")
+        if not isinstance(e, int) or not 0 <= e < self.E:
+            raise Refused(f"it says it is agent {one_line(str(e), 20)}; this run has agents 0 to {self.E - 1}")
+        if e in self.nodes:
+            raise Refused(f"it says it is agent {e}, which node {self.nodes[e]} is already")
+        said = f"{self.algorithm!r} {self.train!r}" + " secure" * self.secure
+        if job != said:
+            raise Refused(f"it would run {one_line(str(job))}; this run is {said}")
+        classes = -1 if self.classes is None else self.classes
+        if hello.get("classes") != classes or not isinstance(n, int) or n < 1:
+            raise Refused(f"its data has {hello.get('classes')!r} classes and {n!r} examples; expected {classes}")
+        return e
+
+    def message(
+        self, kind: str, node: int, t: int, records: dict[str, Any] | None = None, begin: bool = False
+    ) -> Message:
+        """With what every message says: which run, which round."""
+        ask: dict[str, Any] = {"key": self.key, "t": t, "rounds": self.rounds, "seed": self.seed, "begin": begin}
+        content = RecordDict({**(records or {}), "ask": ConfigRecord(ask)})
+        return Message(content, node, kind, ttl=self.timeout + 60)
+
+
+def told(asked: dict[int, Message], replies: Iterable[Message], timeout: float) -> dict[int, RecordDict | str]:
+    """By whom was asked, the answer or why there is none. A reply is known by the message it answers: Flower
+    itself may reply for a node that has gone."""
+    by_message = {reply.metadata.reply_to_message_id: reply for reply in replies}
+    found: dict[int, RecordDict | str] = {}
+    for who, message in asked.items():
+        reply = by_message.get(message.metadata.message_id)
+        if reply is None:
+            found[who] = f"no answer within {timeout:g} s"
+        elif reply.has_error():
+            found[who] = one_line(f"error {reply.error.code}: {reply.error.reason}")
+        else:
+            found[who] = reply.content
+    return found
+
+
+def one_line(text: str, most: int = 300) -> str:
+    """For a log: what a node sent may hold anything. The end is kept, where a trace has its message."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= most else "... " + line[-most:]

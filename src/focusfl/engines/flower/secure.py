@@ -1,0 +1,128 @@
+"""A round in which the server sees only sums: the four stages of `masks`, as messages. docs/secure-sums.md."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+
+from focusfl.core import State
+from focusfl.engines.base import Answers
+from focusfl.engines.flower import masks
+from focusfl.engines.flower.exchange import Exchange, TooFew
+from focusfl.engines.flower.expected import expected
+from focusfl.engines.flower.roll import told
+from focusfl.engines.plan import Ints
+from focusfl.errors import InputError
+from focusfl.tree import flatten, unflatten
+
+SECRET = "focusfl.secret"
+LEAST = (
+    2.0**-20
+)  # a smaller sum is taken for 0: beside fixed-point noise, a cluster that nobody holds must be empty
+
+
+def fits(talk: Exchange, server: State) -> None:
+    """Refuse a method that shows the server each agent's upload."""
+    _, like = expected(talk.roll.algorithm, server, talk.task, 0.0)
+    if flatten(like.each) or not flatten(like.add):
+        name = talk.roll.algorithm.name
+        raise InputError(f"secure = true: {name} tells the server more of each agent than its part of a sum")
+
+
+def secure_round(talk: Exchange, server: State, t: int, cohort: Ints) -> Answers:
+    """`Exchange.round`, masked. Who falls out on the way is left out; below the threshold there is no sum."""
+    _, like = expected(talk.roll.algorithm, server, talk.task, talk.roll.train.lr_at(t, talk.roll.rounds))
+    wanted = flatten(like.add)
+    sums = masks.Collector({k: tuple(v.shape) for k, v in wanted.items()}, talk.minimum)
+    dropped = {e: "it is not connected" for e in cohort.tolist() if e not in talk.roll.nodes}
+    stages = _Stages(talk, server, t, dropped)
+    try:
+        there = [e for e in cohort.tolist() if e in talk.roll.nodes]
+        stages("keys", there, lambda _: sums.hello(), lambda e, r: sums.advertised(e, _said(r)))
+        roster = sums.roster()
+        stages("shares", sums.adverts, lambda _: roster, lambda e, r: sums.shared(e, _said(r)))
+        stages("masked", sums.notes, sums.inbox, lambda e, r: sums.uploaded(e, _numbers(r)))
+        ask = sums.ask()
+        stages("reveal", sums.answered, lambda _: ask, lambda e, r: sums.revealed(e, _said(r)))
+        found = sums.result()
+    except masks.NoSum as why:
+        raise TooFew(f"round {t + 1}: {why}") from why
+    finally:
+        for e, reason in sorted(dropped.items()):
+            talk.roll.say(f"round {t + 1}: left out: agent {e}: {reason}")
+    answered = sorted(sums.answered)
+    if len(answered) < talk.minimum:
+        raise TooFew(f"round {t + 1}: {len(answered)} of {len(cohort)} agents answered, {talk.minimum} must")
+    add = {k: torch.from_numpy(np.where(np.abs(v) < LEAST, 0, v)).to(wanted[k].dtype) for k, v in found.items()}
+    left_out = {e: why for e, why in dropped.items() if e not in answered}
+    return Answers(unflatten(add), {}, np.array(answered), left_out)
+
+
+class _Stages:
+    """Sends one stage's messages and takes in what comes back, agent by agent."""
+
+    def __init__(self, talk: Exchange, server: State, t: int, dropped: dict[int, str]) -> None:
+        self.talk, self.server, self.t, self.dropped = talk, server, t, dropped
+
+    def __call__(
+        self,
+        kind: str,
+        agents: Iterable[int],
+        tell: Callable[[int], masks.Record],
+        take: Callable[[int, RecordDict], None],
+    ) -> None:
+        roll = self.talk.roll
+        whom = sorted(agents)
+        if kind == "masked":
+            asked = self.talk.ask("train.masked", self.server, self.t, np.array(whom))
+        else:
+            asked = {e: roll.message(f"train.{kind}", roll.nodes[e], self.t) for e in whom}
+        for e, message in asked.items():
+            message.content["secure"] = ConfigRecord(dict(tell(e)))
+        replies = roll.grid.send_and_receive(list(asked.values()), timeout=roll.timeout)
+        for e, answer in told(asked, replies, roll.timeout).items():
+            try:
+                if isinstance(answer, str):
+                    raise InputError(answer)
+                take(e, answer)
+            except masks.NoSum:
+                raise
+            except (InputError, ValueError) as why:
+                self.dropped.setdefault(e, f"{kind}: {why}")
+
+
+def answer(stage: str, e: int, content: RecordDict, context: Context, values: State | None) -> RecordDict:
+    """A node's part of a stage. What it must remember between two of them stays in its own records."""
+    asked = dict(content.config_records["secure"])
+    state = context.state.config_records.get(SECRET, ConfigRecord()).get("state", b"")
+    if not isinstance(state, bytes):
+        raise InputError("this node's part of the secure sum is lost: begin a new one")
+    if stage == "masked":
+        numbers = {k: v.numpy() for k, v in flatten(values or {}).items()}
+        state, hidden = masks.mask(state, asked, numbers)
+        reply = RecordDict({"masked": ArrayRecord(OrderedDict((k, Array(v)) for k, v in hidden.items()))})
+    else:
+        state, said = _STEPS[stage](e, state, asked)
+        reply = RecordDict({"secure": ConfigRecord(dict(said))})
+    context.state[SECRET] = ConfigRecord({"state": state})
+    return reply
+
+
+_STEPS: dict[str, Callable[[int, bytes, dict[str, Any]], tuple[bytes, masks.Record]]] = {
+    "keys": lambda e, _, asked: masks.advertise(e, asked),
+    "shares": lambda _, state, asked: masks.share(state, asked),
+    "reveal": lambda _, state, asked: masks.reveal(state, asked),
+}
+
+
+def _said(content: RecordDict) -> dict[str, Any]:
+    return dict(content.config_records.get("secure", ConfigRecord()))
+
+
+def _numbers(content: RecordDict) -> dict[str, Any]:
+    return {k: array.numpy() for k, array in content.array_records.get("masked", ArrayRecord()).items()}

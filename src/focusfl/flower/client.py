@@ -1,0 +1,47 @@
+"""client_app: a node, from an algorithm, a model and a function that loads the node's data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+
+from focusfl.core import Algorithm
+from focusfl.data.check import as_data, check_agents
+from focusfl.engines.flower.node import Job, client
+from focusfl.errors import InputError
+from focusfl.train import Train
+from focusfl.training import Model
+
+Load = Callable[[Context], tuple[Any, Any]]
+"""(x, y) to train on and (x, y) to test on, of the node whose context it is: arrays or tensors."""
+
+
+def client_app(
+    algorithm: Algorithm,
+    model: Model,
+    load: Load,
+    *,
+    classes: int | None,
+    train: Train | None = None,
+    secure: bool = False,
+) -> ClientApp:
+    """The ClientApp. Server and nodes must be given the same algorithm, model and training options.
+
+    model    a function that makes the network (called under the run's seed), or a torch.nn.Module
+    load     is called for every message, with Flower's context: `context.node_config` says which node this is
+    classes  how many; None: regression
+    secure   uploads go out masked: the server sees only their sum (docs/secure-sums.md)
+    """
+    chosen = train or Train()
+
+    def job(context: Context) -> Job:
+        training, testing = (as_data("the node's data", pair) for pair in load(context))
+        found = check_agents([training, testing], classes, "training (agent 1: test)")
+        if classes is None and found is not None:
+            raise InputError("classes = None is regression, but the labels are whole numbers: say how many classes")
+        return Job(algorithm, model, chosen, training, testing, classes, secure=secure)
+
+    return client(job)
