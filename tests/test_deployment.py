@@ -25,10 +25,10 @@ from focusfl.tree import flatten
 
 need_nginx()
 
-AGENTS, ROUNDS = 3, 4
+AGENTS, ROUNDS = 3, 3
 TRAIN = ff.Train(lr=0.3, steps=4, batch=16)
 SETTINGS = ["agents=3", f"rounds={ROUNDS}", "algorithm=focus", "focus.M=2", "model=mlp:64,16,10", "classes=10"]
-SETTINGS += ["train.lr=0.3", "train.steps=4", "train.batch=16", "eval-every=4", "best=none", "timeout=100"]
+SETTINGS += ["train.lr=0.3", "train.steps=4", "train.batch=16", "eval-every=3", "best=none", "timeout=100"]
 
 
 def federation() -> ff.Federation:
@@ -121,19 +121,19 @@ def server_apps(site: Site) -> list[int]:
 
 
 def test_killed_and_resumed_it_gives_the_serial_engines_numbers(site: Site) -> None:
-    """The ServerApp is killed after two rounds of four; resumed, the outcome is that of a run in one process."""
+    """The ServerApp is killed after the first round of three; resumed, the outcome is that of a run in one process."""
     out = site.train("whole", "wait=100")
     log = site.folder / "superlink.log"
-    wait(lambda: len(site.history(out)) >= 2, log, 200)
+    wait(lambda: len(site.history(out)) >= 1, log, 200)
     killed = server_apps(site)
     assert killed
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     done = len(site.history(out))
-    assert 2 <= done < ROUNDS
+    assert 1 <= done < ROUNDS
     site.train("whole", "wait=100", "resume=true")
     wait(lambda: (out / "results.json").exists(), log, 200)
-    assert [row["round"] for row in site.history(out)] == [1, 2, 3, 4]
+    assert [row["round"] for row in site.history(out)] == [1, 2, 3]
     same(out, serial(ROUNDS))
 
 
