@@ -8,7 +8,7 @@ import torch
 
 import focusfl as ff
 from focusfl.bayes import Surrogates
-from focusfl.errors import Diverged, InputError
+from focusfl.errors import Diverged, InputError, Interrupted
 from focusfl.training import Setup
 
 
@@ -47,6 +47,18 @@ def test_methods_on_the_same_data_share_one_surrogate(ragged, tmp_path):
     assert len(list(tmp_path.glob("*.json"))) == 1
     surrogates.best(Setup.of(ff.FedAvg(), ragged, 3, seed=1), watch=trained.append)
     assert len(trained) == 6
+
+
+def test_an_interrupted_surrogate_goes_on_where_it_was(ragged, tmp_path):
+    setup, seen = Setup.of(ff.FedAvg(), ragged, 6), []
+    whole = Surrogates().best(setup)
+    with pytest.raises(Interrupted):
+        Surrogates(tmp_path).best(setup, watch=lambda r: seen.append(r.t), stop=lambda: len(seen) >= 3)
+    resumed = Surrogates(tmp_path).best(setup, watch=lambda r: seen.append(r.t))
+    rounds = [t for i, t in enumerate(seen) if i == 0 or t != seen[i - 1]]
+    assert rounds == [1, 2, 3, 4, 5, 6]  # none twice
+    assert torch.equal(resumed.loss, whole.loss)
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".lock"]  # nothing else stays
 
 
 def test_the_surrogate_of_an_agent_is_local_training(ragged):

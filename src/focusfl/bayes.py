@@ -8,6 +8,7 @@ steps; with epochs, epochs over the pooled data.
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -83,21 +84,25 @@ class Surrogates:
         key = hashlib.sha256(f"{alone.fingerprint}{groups.tolist()}".encode()).hexdigest()[:24]
         if key not in self._known:
             train = partial(self._train, alone, groups, watch, stop)
-            self._known[key] = train() if self.folder is None else self._kept(self.folder / key, groups, train)
+            self._known[key] = train(None) if self.folder is None else self._kept(self.folder / key, groups, train)
         return self._known[key]
 
-    def _kept(self, path: Path, groups: Tensor, train: Callable[[], Tensor]) -> Tensor:
-        """From the file; where there is none, trained, by one process at a time."""
+    def _kept(self, path: Path, groups: Tensor, train: Callable[[Path], Tensor]) -> Tensor:
+        """From the file; where there is none, trained, by one process at a time, with checkpoints meanwhile."""
         files.make_folder(path.parent)
         kept = path.with_suffix(".json")
         with files.lock(path.with_suffix(".lock")):
             if not kept.exists():
-                files.write_json(kept, {"clusters": groups.tolist(), "loss": train().tolist()})
+                loss = train(files.make_folder(path))
+                files.write_json(kept, {"clusters": groups.tolist(), "loss": loss.tolist()})
+                shutil.rmtree(path, ignore_errors=True)
         return torch.tensor(files.read_json(kept)["loss"])
 
-    def _train(self, alone: Setup, groups: Tensor, watch: Watch, stop: Callable[[], bool]) -> Tensor:
+    def _train(
+        self, alone: Setup, groups: Tensor, watch: Watch, stop: Callable[[], bool], folder: Path | None
+    ) -> Tensor:
         pooled = replace(alone, fed=alone.fed.pool(groups))
-        for done in run(pooled, eval_every=0, stop=stop):
+        for done in run(pooled, folder, resume=folder is not None, eval_every=0, stop=stop):
             watch(done)
         loss = evaluate(alone, done.server, take(done.states, groups)).loss
         if not torch.isfinite(loss).all():
