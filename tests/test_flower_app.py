@@ -55,7 +55,14 @@ def test_nodes_with_data_of_their_own_need_a_network_and_a_number_of_agents() ->
         ({"rounds": "many"}, "rounds = 'many': expected a number"),
         ({"minimum": 9}, "from 1 to the 3 agents"),
         ({"model": "mpl:3,4"}, "did you mean 'mlp'"),
-        ({"model": "mlp:a,b"}, "expected whole numbers"),
+        ({"model": "mlp:a,b"}, "expected its sizes as whole numbers"),
+        ({"model": "mlp"}, "expected its sizes as whole numbers"),
+        ({"best": "agnet"}, "best = agnet"),
+        ({"test": 7.0}, "a share between 0 and 1"),
+        ({"rounds": 2.7}, "rounds = 2.7: expected a whole number"),
+        ({"data.nmae": "x"}, "data.name: options of the data are set"),
+        ({"labels": "a,b,c"}, "classes = 2, but labels names 3"),
+        ({"resume": True}, "nothing to resume"),
     ],
 )
 def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from focusfl.engines.flower import fixed, masks, shamir
+from focusfl.engines.flower.collector import Collector
 from focusfl.errors import InputError
 
 AT = ("advertise", "share", "mask", "reveal")  # where an agent may be lost
@@ -20,7 +21,7 @@ class Round:
     def __init__(self, values, lost=None, least=2):
         self.values, self.lost = values, lost or {}
         self.shapes = {k: v.shape for k, v in next(iter(values.values())).items()}
-        self.server = masks.Collector(self.shapes, least)
+        self.server = Collector(self.shapes, least)
         self.state = {}
         self.sent = {}
 
@@ -140,8 +141,8 @@ def test_a_late_upload_stays_hidden_after_its_pair_masks_were_rebuilt():
         play.server.uploaded(2, late)
     key = play.server._rebuilt(3, 2)  # the server has agent 2's mask key now
     for i in (0, 1, 3):
-        pair = masks._pair(key, play.server.adverts[i]["mask"], play.server.session, i, 2)
-        fixed.stream(late, pair, -masks._sign(2, i))
+        pair = masks.pair_key(key, play.server.adverts[i]["mask"], play.server.session, i, 2)
+        fixed.stream(late, pair, -masks.sign(2, i))
     assert (late["w"] != 0).all()  # all inputs were zero: the self mask is what is left
     with pytest.raises(InputError, match="itself as answered"):
         masks.reveal(state, play.server.hello() | {"answered": [0, 1, 3], "dropped": [2]})

@@ -7,7 +7,8 @@ from focusfl.errors import InputError
 
 try:
     from focusfl.flower.client import client_app
-    from focusfl.flower.server import Run, serve, server_app
+    from focusfl.flower.run import Run
+    from focusfl.flower.server import serve, server_app
     from focusfl.flower.strategy import Strategy
 except ImportError as error:
     if not (error.name or "").startswith(("flwr", "ray")):

@@ -19,9 +19,11 @@ from focusfl.core import Algorithm
 from focusfl.data.federation import Federation, Recipe
 from focusfl.data.own import own
 from focusfl.engines.flower.node import Job, client, number
-from focusfl.errors import InputError, nearest
+from focusfl.errors import InputError, nearest, require
 from focusfl.experiments import Experiment
-from focusfl.flower.server import Run, server_app
+from focusfl.flower.client import checked_pair
+from focusfl.flower.run import Run
+from focusfl.flower.server import server_app
 from focusfl.train import Train
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -66,6 +68,8 @@ class Settings:
                 table, _, option = key.partition(".")
                 nested.setdefault(table, {})[option] = value
         self.named = bool(nested["data"].get("name"))
+        if not self.named and any(k != "name" for k in nested["data"]):
+            raise InputError("data.name: options of the data are set, but not which data")
         if not self.named:  # every node has data of its own
             nested["data"] = {"name": "folder", "path": "."}
         raw = {**nested, "algorithms": [str(self["algorithm"])], "seeds": [int(self["seed"])]}
@@ -76,9 +80,12 @@ class Settings:
         if isinstance(usual, bool) != isinstance(value, bool):
             raise InputError(f"{key} = {value!r}: expected {'true or false' if usual is False else 'a value'}")
         try:
-            return type(usual)(value)
+            found = type(usual)(value)
         except ValueError as error:
             raise InputError(f"{key} = {value!r}: expected a number") from error
+        if isinstance(usual, int) and found != value:
+            raise InputError(f"{key} = {value!r}: expected a whole number")
+        return found
 
     @property
     def fed(self) -> Federation | None:
@@ -104,8 +111,14 @@ class Settings:
     def classes(self) -> int | None:
         if self.fed is not None:
             return self.fed.classes
-        words = [word for word in self["labels"].split(",") if word]
-        return self["classes"] or len(words) or None
+        said = self["classes"] or len(self.labels) or None
+        if self.labels and said != len(self.labels):
+            raise InputError(f"classes = {said}, but labels names {len(self.labels)}: say one of them")
+        return said
+
+    @property
+    def labels(self) -> list[str]:
+        return [word.strip() for word in self["labels"].split(",") if word.strip()]
 
     @property
     def algorithm(self) -> Algorithm:
@@ -118,16 +131,17 @@ class Settings:
     def job(self, context: Context) -> Job:
         e = number(context)
         if "data" in context.node_config:
-            labels = [word for word in self["labels"].split(",") if word]
             place = str(context.node_config["data"])
-            pair = own(place, labels, str(e), self["seed"], self["test"], self["label"], self["text"])
+            pair = own(place, self.labels, str(e), self["seed"], self["test"], self["label"], self["text"])
         elif self.fed is not None and e < self.fed.E:
             pair = self.fed.train(e), self.fed.test(e)
         else:
             raise InputError(f"agent {e} has no data: name its folder with --node-config 'data=\"...\"'")
+        pair = checked_pair(pair, self.classes)
         return Job(self.algorithm, self.model, self.train, *pair, self.classes, secure=self["secure"])
 
     def run(self) -> Run:
+        require("test", self["test"], 0 < self["test"] < 1, "a share between 0 and 1")
         return Run(
             self.algorithm,
             self.model,
@@ -155,9 +169,12 @@ def parse_model(text: str) -> Callable[[], nn.Module]:
     if name not in MODELS:
         raise InputError(f"model = {text!r}: {nearest(name, MODELS)}; sizes stand behind a colon: mlp:64,32,10")
     try:
-        return partial(MODELS[name], *(int(size) for size in sizes.split(",") if size.strip()))
-    except ValueError as error:
-        raise InputError(f"model = {text!r}: expected whole numbers, as in mlp:64,32,10") from error
+        make = partial(MODELS[name], *(int(size) for size in sizes.split(",") if size.strip()))
+        if not list(make().parameters()):
+            raise ValueError
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"model = {text!r}: expected its sizes as whole numbers, as in mlp:64,32,10") from error
+    return make
 
 
 @cache

@@ -7,8 +7,9 @@ from typing import Any
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
-from focusfl.core import Algorithm
+from focusfl.core import Algorithm, Data
 from focusfl.data.check import as_data, check_agents
 from focusfl.engines.flower.node import Job, client
 from focusfl.errors import InputError
@@ -38,10 +39,17 @@ def client_app(
     chosen = train or Train()
 
     def job(context: Context) -> Job:
-        training, testing = (as_data("the node's data", pair) for pair in load(context))
-        found = check_agents([training, testing], classes, "training (agent 1: test)")
-        if classes is None and found is not None:
-            raise InputError("classes = None is regression, but the labels are whole numbers: say how many classes")
+        training, testing = checked_pair(load(context), classes)
         return Job(algorithm, model, chosen, training, testing, classes, secure=secure)
 
     return client(job)
+
+
+def checked_pair(pair: tuple[Any, Any], classes: int | None) -> tuple[Data, Data]:
+    """A node's training and test data, if they can be trained on."""
+    tokens = isinstance(pair[0][0], Tensor) and not pair[0][0].is_floating_point()
+    training, testing = (as_data("the node's data", part, tokens) for part in pair)
+    found = check_agents([training, testing], classes, "training (agent 1: test)")
+    if classes is None and found is not None:
+        raise InputError("classes = None is regression, but the labels are whole numbers: say how many classes")
+    return training, testing

@@ -13,7 +13,9 @@ from flwr.serverapp.strategy import Strategy as Base
 from focusfl.core import State
 from focusfl.engines import plan
 from focusfl.engines.flower.wire import to_arrays
-from focusfl.flower.server import SAY, Run, exchange
+from focusfl.errors import InputError
+from focusfl.flower.run import Run
+from focusfl.flower.server import SAY, exchange
 
 
 class Strategy(Base):
@@ -23,6 +25,8 @@ class Strategy(Base):
     """
 
     def __init__(self, run: Run) -> None:
+        if run.secure or run.resume or run.out is not None:
+            raise InputError("secure, resume and out are done by server_app; a Strategy has Flower's own loop")
         self.run = run
         self.server: State = run.algorithm.start(run.networks, run.agents)
         self.dropped: dict[int, dict[int, str]] = {}  # round: agent: why its upload was left out
@@ -65,7 +69,7 @@ class Strategy(Base):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         if not self._asked:
             return None
-        scores, _, _ = self._talk.scores(self._asked, replies)
+        scores, _, _ = self._talk.scores(self.server, self._asked, replies)
         found: dict[str, Any] = {"loss": scores.loss.nanmean().item(), "losses": scores.loss.tolist()}
         if scores.acc is not None:
             found |= {"acc": scores.acc.nanmean().item(), "accs": scores.acc.tolist()}

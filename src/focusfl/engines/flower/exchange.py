@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from focusfl.core import Algorithm, State
 from focusfl.engines.base import Answers, Scores
 from focusfl.engines.flower.expected import expected
-from focusfl.engines.flower.roll import Roll, told
+from focusfl.engines.flower.roll import Roll, one_line, told
 from focusfl.engines.flower.wire import Refused, checked, to_arrays
 from focusfl.engines.plan import Ints
 from focusfl.task import Task
@@ -44,16 +43,23 @@ class Exchange:
     def evaluate(self, server: State, t: int) -> tuple[Scores, Tensor | None, dict[int, str]]:
         """Loss and accuracy of every agent, NaN for who did not answer; labels, [E, M]; and why they did not."""
         asked = self.ask("evaluate", server, t, np.arange(self.roll.E))
-        return self.scores(asked, self._send(asked))
+        return self.scores(server, asked, self._send(asked))
 
     def best(self) -> Tensor:
         """The loss that each agent reaches alone, [E]; NaN for who did not answer."""
+        long = self.roll.timeout * self.roll.rounds  # all rounds at once
         asked = {e: self.roll.message("query.best", node, 0) for e, node in self.roll.nodes.items()}
+        for message in asked.values():
+            message.metadata.ttl = long + 60
+        replies = list(self.roll.grid.send_and_receive(list(asked.values()), timeout=long)) if asked else []
         found = torch.full((self.roll.E,), torch.nan)
-        for e, answer in told(asked, self._send(asked), self.roll.timeout).items():
-            if isinstance(answer, RecordDict):
-                with suppress(Refused):
-                    found[e] = _number(answer.metric_records.get("scores", MetricRecord()).get("loss"))
+        answers, dropped = self._sorted(np.arange(self.roll.E), asked, replies)
+        for e, answer in answers.items():
+            try:
+                found[e] = _number(answer.metric_records.get("scores", MetricRecord()).get("loss"))
+            except Refused as why:
+                dropped[e] = one_line(str(why))
+        self._tell("no best loss", dropped)
         return found
 
     def ask(self, kind: str, server: State, t: int, agents: Ints) -> dict[int, Message]:
@@ -89,7 +95,7 @@ class Exchange:
                 add, each = checked(answer, "add", like.add), checked(answer, "each", like.each)
                 state = None if states is None else checked(answer, "state", like_state)
             except Refused as why:
-                dropped[e] = str(why)
+                dropped[e] = one_line(str(why))
                 continue
             total.add(add)
             rows.append(each)
@@ -102,25 +108,28 @@ class Exchange:
         return Answers(total.result(), tree_map(lambda *vs: torch.stack(vs), *rows), np.array(answered), dropped)
 
     def scores(
-        self, asked: dict[int, Message], replies: Iterable[Message]
+        self, server: State, asked: dict[int, Message], replies: Iterable[Message]
     ) -> tuple[Scores, Tensor | None, dict[int, str]]:
-        E, classes = self.roll.E, self.task.classes
+        """What `evaluate` gives, from the replies."""
+        algorithm, E, classes = self.roll.algorithm, self.roll.E, self.task.classes
+        view = algorithm.downlink(server, torch.tensor(0))
+        label = None if self.roll.secure else algorithm.label(view, algorithm.enroll(server))
         answers, dropped = self._sorted(np.arange(E), asked, replies)
         loss, acc = torch.full((2, E), torch.nan)
-        label: dict[int, list[float]] = {}
+        pi = None if label is None else torch.full((E, len(label)), torch.nan)
         for e, answer in answers.items():
             found = answer.metric_records.get("scores", MetricRecord())
             try:
-                acc[e] = _number(found.get("acc")) if classes is not None else torch.nan
-                loss[e] = _number(found.get("loss"))
+                numbers = [_number(found.get("loss"))] + [_number(found.get("acc"))] * (classes is not None)
+                own = [] if pi is None else _numbers(found.get("label"), pi.shape[1])
             except Refused as why:
-                dropped[e] = str(why)
+                dropped[e] = one_line(str(why))
                 continue
-            said = found.get("label")
-            if isinstance(said, list):
-                label[e] = [float(v) for v in said]
+            loss[e], acc[e] = numbers[0], numbers[-1]
+            if pi is not None:
+                pi[e] = torch.tensor(own)
         self._tell("not evaluated", dropped)
-        return Scores(loss, None if classes is None else acc), _labels(label, E), dropped
+        return Scores(loss, None if classes is None else acc), pi, dropped
 
     def _send(self, asked: dict[int, Message]) -> list[Message]:
         if not asked:
@@ -134,10 +143,13 @@ class Exchange:
         good: dict[int, RecordDict] = {}
         bad = {e: "it is not connected" for e in agents.tolist() if e not in asked}
         for e, answer in told(asked, replies, self.roll.timeout).items():
-            if isinstance(answer, RecordDict):
-                good[e] = answer
-            else:
+            if isinstance(answer, str):
                 bad[e] = answer
+            elif "lost" in answer.config_records:
+                bad[e] = "it has lost its state and is enrolled again"
+                self.roll.nodes.pop(e, None)
+            else:
+                good[e] = answer
         return good, bad
 
     def _tell(self, what: str, dropped: dict[int, str]) -> None:
@@ -151,11 +163,7 @@ def _number(value: object) -> float:
     return float(value)
 
 
-def _labels(found: dict[int, list[float]], E: int) -> Tensor | None:
-    sizes = {len(label) for label in found.values()}
-    if len(sizes) != 1:
-        return None
-    rows = torch.full((E, sizes.pop()), torch.nan)
-    for e, label in found.items():
-        rows[e] = torch.tensor(label)
-    return rows
+def _numbers(values: object, count: int) -> list[float]:
+    if not isinstance(values, list) or len(values) != count:
+        raise Refused(f"its label is not {count} numbers")
+    return [_number(value) for value in values]

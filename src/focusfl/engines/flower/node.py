@@ -15,6 +15,7 @@ from focusfl.algorithms.local import Local
 from focusfl.core import Algorithm, Data, State, Upload
 from focusfl.engines.flower import secure
 from focusfl.engines.flower.memory import Memory
+from focusfl.engines.flower.roll import agreed
 from focusfl.engines.flower.wire import Refused, to_arrays, to_tree
 from focusfl.engines.serial import SerialAgent, predictor
 from focusfl.errors import InputError
@@ -23,6 +24,10 @@ from focusfl.train import Train
 from focusfl.tree import tree_map
 
 STAGES = ("keys", "shares", "masked", "reveal")  # of a secure sum
+
+
+class Lost(Refused):
+    """The method's first state must come from the server again."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +42,6 @@ class Job:
     classes: int | None
     open: bool = False  # in a simulation: shows its state and takes it back, so that a run can be resumed
     secure: bool = False  # its upload goes out masked or not at all, and its label stays here
-
-
-def agreed(algorithm: Algorithm, train: Train, secure: bool) -> str:
-    """What server and node must have in common; the server compares."""
-    return f"{algorithm!r} {train!r}" + " secure" * secure
 
 
 def client(job_of: Callable[[Context], Job]) -> ClientApp:
@@ -98,7 +98,7 @@ class Node:
         if self.begin or known is None:
             self.memory.keep(self.t - 1, {}, to_tree(self.content, "state"))
         job = self.job
-        said: dict[str, Any] = {"agent": self.e, "n": len(job.training.y), "n_test": len(job.testing.y)}
+        said: dict[str, Any] = {"agent": self.e, "n": len(job.training.y), "t": self.t}
         said["job"] = agreed(job.algorithm, job.train, job.secure)
         said |= {"classes": -1 if job.classes is None else job.classes, "anew": self.begin or known is None}
         return RecordDict({"hello": ConfigRecord(said)})
@@ -107,7 +107,10 @@ class Node:
         """The K local steps of round t, in the open."""
         if self.job.secure:
             raise Refused("this node's run is secure: its upload goes out masked or not at all")
-        new, upload = self._local()
+        try:
+            new, upload = self._local()
+        except Lost:
+            return RecordDict({"lost": ConfigRecord()})  # the server will enrol it again
         reply = RecordDict({"add": to_arrays(upload.add), "each": to_arrays(upload.each)})
         if self.job.open:
             reply["state"] = to_arrays(new)
@@ -120,6 +123,9 @@ class Node:
 
     def _local(self) -> tuple[State, Upload]:
         """Eqs. 4-5, 8."""
+        last = self.memory.t
+        if last is not None and last > self.t:
+            raise Refused(f"this node has done round {last + 1} and does not go back to {self.t + 1}")
         view, job = to_tree(self.content, "view"), self.job
         state = self._state(view)
         new, upload = job.algorithm.local(view, state, self._agent())
@@ -157,7 +163,7 @@ class Node:
         try:
             return self.job.algorithm.enroll(view)
         except KeyError as error:  # the method's first state is not in what agents receive
-            raise Refused("this node has lost its state and asks to be enrolled again") from error
+            raise Lost("this node has lost its state and must be enrolled again") from error
 
     def _scores(self, p: torch.Tensor, label: torch.Tensor | None) -> RecordDict:
         score = self.task.score(p, self.job.testing.y)

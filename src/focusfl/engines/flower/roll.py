@@ -14,12 +14,21 @@ from focusfl.core import Algorithm, State
 from focusfl.engines.flower.wire import Refused, to_arrays
 from focusfl.train import Train
 
-FIRST = 120.0  # seconds at least for the first answer: a node may still be loading its libraries
+FIRST = 120.0  # seconds for the first answer: a node may still be loading its libraries
+
+
+class Later(Refused):
+    """Not now: the cause may pass."""
+
+
+def agreed(algorithm: Algorithm, train: Train, secure: bool) -> str:
+    """What server and node must have in common; the server compares."""
+    return f"{algorithm!r} {train!r}" + " secure" * secure
 
 
 @dataclass
 class Roll:
-    """One run's nodes. A node that is turned away stays so until the run ends."""
+    """One run's nodes. A node that cannot belong to it is turned away until it has left."""
 
     grid: Grid
     algorithm: Algorithm
@@ -41,6 +50,7 @@ class Roll:
         while True:
             here = set(self.grid.get_node_ids())
             self.nodes = {e: node for e, node in self.nodes.items() if node in here}
+            self.refused = {node: why for node, why in self.refused.items() if node in here}
             new = here - set(self.nodes.values()) - set(self.refused)
             if new:
                 self._enroll(new, t, first, begin)
@@ -52,29 +62,35 @@ class Roll:
         """Send the first state to nodes not heard of yet, and learn which agents they are."""
         state = to_arrays(first)
         asked = {node: self.message("query.enroll", node, t, {"state": state}, begin) for node in sorted(new)}
-        replies = self.grid.send_and_receive(list(asked.values()), timeout=max(self.timeout, FIRST))
-        for node, answer in told(asked, replies, self.timeout).items():
+        replies = self.grid.send_and_receive(list(asked.values()), timeout=FIRST)
+        for node, answer in told(asked, replies, FIRST).items():
             try:
-                self.nodes[self._hello(answer)] = node
+                e = self._hello(answer)
+            except Later as why:  # asked again the next time
+                self.say(f"node {node} is not taken in yet: {why}")
             except Refused as why:
-                self.refused[node] = str(why)
-                self.say(f"node {node} is not taken in: {why}")
+                self.refused[node] = one_line(str(why))
+                self.say(f"node {node} is not taken in: {self.refused[node]}")
+            else:
+                self.nodes[e] = node
 
     def _hello(self, answer: RecordDict | str) -> int:
         if isinstance(answer, str):
-            raise Refused(answer)
+            raise Later(answer)
         hello = answer.config_records.get("hello", ConfigRecord())
         e, n, job = hello.get("agent"), hello.get("n"), hello.get("job")
         if not isinstance(e, int) or not 0 <= e < self.E:
-            raise Refused(f"it says it is agent {one_line(str(e), 20)}; this run has agents 0 to {self.E - 1}")
+            raise Refused(f"it says it is agent {e!r}; this run has agents 0 to {self.E - 1}")
         if e in self.nodes:
-            raise Refused(f"it says it is agent {e}, which node {self.nodes[e]} is already")
-        said = f"{self.algorithm!r} {self.train!r}" + " secure" * self.secure
+            raise Later(f"it says it is agent {e}, which node {self.nodes[e]} is already")
+        said = agreed(self.algorithm, self.train, self.secure)
         if job != said:
-            raise Refused(f"it would run {one_line(str(job))}; this run is {said}")
+            raise Refused(f"it would run {job!r}; this run is {said!r}")
         classes = -1 if self.classes is None else self.classes
         if hello.get("classes") != classes or not isinstance(n, int) or n < 1:
-            raise Refused(f"its data has {hello.get('classes')!r} classes and {n!r} examples; expected {classes}")
+            raise Refused(f"it has {hello.get('classes')!r} classes and {n!r} examples; expected {classes} classes")
+        if hello.get("anew") is True and int(str(hello.get("t", 0))) > 0:
+            self.say(f"agent {e} comes late, or has lost its state: it begins anew")
         return e
 
     def message(
@@ -83,7 +99,7 @@ class Roll:
         """With what every message says: which run, which round."""
         ask: dict[str, Any] = {"key": self.key, "t": t, "rounds": self.rounds, "seed": self.seed, "begin": begin}
         content = RecordDict({**(records or {}), "ask": ConfigRecord(ask)})
-        return Message(content, node, kind, ttl=self.timeout + 60)
+        return Message(content, node, kind, ttl=max(self.timeout, FIRST) + 60)
 
 
 def told(asked: dict[int, Message], replies: Iterable[Message], timeout: float) -> dict[int, RecordDict | str]:

@@ -9,15 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from torch import Tensor
 
-from focusfl.core import State
+from focusfl.core import Algorithm, State
 from focusfl.engines.base import Answers
 from focusfl.engines.flower import masks
+from focusfl.engines.flower.collector import Collector
 from focusfl.engines.flower.exchange import Exchange, TooFew
 from focusfl.engines.flower.expected import expected
-from focusfl.engines.flower.roll import told
+from focusfl.engines.flower.roll import one_line, told
+from focusfl.engines.flower.wire import Refused, numbers
 from focusfl.engines.plan import Ints
 from focusfl.errors import InputError
+from focusfl.task import Task
 from focusfl.tree import flatten, unflatten
 
 SECRET = "focusfl.secret"
@@ -26,19 +30,18 @@ LEAST = (
 )  # a smaller sum is taken for 0: beside fixed-point noise, a cluster that nobody holds must be empty
 
 
-def fits(talk: Exchange, server: State) -> None:
+def fits(algorithm: Algorithm, server: State, task: Task) -> None:
     """Refuse a method that shows the server each agent's upload."""
-    _, like = expected(talk.roll.algorithm, server, talk.task, 0.0)
+    _, like = expected(algorithm, server, task, 0.0)
     if flatten(like.each) or not flatten(like.add):
-        name = talk.roll.algorithm.name
-        raise InputError(f"secure = true: {name} tells the server more of each agent than its part of a sum")
+        raise InputError(f"secure = true: {algorithm.name} tells the server more of each agent than a sum")
 
 
 def secure_round(talk: Exchange, server: State, t: int, cohort: Ints) -> Answers:
     """`Exchange.round`, masked. Who falls out on the way is left out; below the threshold there is no sum."""
     _, like = expected(talk.roll.algorithm, server, talk.task, talk.roll.train.lr_at(t, talk.roll.rounds))
     wanted = flatten(like.add)
-    sums = masks.Collector({k: tuple(v.shape) for k, v in wanted.items()}, talk.minimum)
+    sums = Collector({k: tuple(v.shape) for k, v in wanted.items()}, talk.minimum)
     dropped = {e: "it is not connected" for e in cohort.tolist() if e not in talk.roll.nodes}
     stages = _Stages(talk, server, t, dropped)
     try:
@@ -46,21 +49,19 @@ def secure_round(talk: Exchange, server: State, t: int, cohort: Ints) -> Answers
         stages("keys", there, lambda _: sums.hello(), lambda e, r: sums.advertised(e, _said(r)))
         roster = sums.roster()
         stages("shares", sums.adverts, lambda _: roster, lambda e, r: sums.shared(e, _said(r)))
-        stages("masked", sums.notes, sums.inbox, lambda e, r: sums.uploaded(e, _numbers(r)))
+        stages("masked", sums.notes, sums.inbox, lambda e, r: sums.uploaded(e, _numbers(r, wanted)))
         ask = sums.ask()
         stages("reveal", sums.answered, lambda _: ask, lambda e, r: sums.revealed(e, _said(r)))
         found = sums.result()
     except masks.NoSum as why:
         raise TooFew(f"round {t + 1}: {why}") from why
     finally:
-        for e, reason in sorted(dropped.items()):
+        left_out = {e: why for e, why in sorted(dropped.items()) if e not in sums.answered}
+        for e, reason in left_out.items():
             talk.roll.say(f"round {t + 1}: left out: agent {e}: {reason}")
-    answered = sorted(sums.answered)
-    if len(answered) < talk.minimum:
-        raise TooFew(f"round {t + 1}: {len(answered)} of {len(cohort)} agents answered, {talk.minimum} must")
-    add = {k: torch.from_numpy(np.where(np.abs(v) < LEAST, 0, v)).to(wanted[k].dtype) for k, v in found.items()}
-    left_out = {e: why for e, why in dropped.items() if e not in answered}
-    return Answers(unflatten(add), {}, np.array(answered), left_out)
+    add = {k: torch.from_numpy(v if v.ndim > 1 else np.where(np.abs(v) < LEAST, 0, v)) for k, v in found.items()}
+    exact = {k: v.to(wanted[k].dtype) for k, v in add.items()}
+    return Answers(unflatten(exact), {}, np.array(sorted(sums.answered)), left_out)
 
 
 class _Stages:
@@ -92,8 +93,8 @@ class _Stages:
                 take(e, answer)
             except masks.NoSum:
                 raise
-            except (InputError, ValueError) as why:
-                self.dropped.setdefault(e, f"{kind}: {why}")
+            except (InputError, Refused) as why:
+                self.dropped.setdefault(e, one_line(f"{kind}: {why}"))
 
 
 def answer(stage: str, e: int, content: RecordDict, context: Context, values: State | None) -> RecordDict:
@@ -124,5 +125,8 @@ def _said(content: RecordDict) -> dict[str, Any]:
     return dict(content.config_records.get("secure", ConfigRecord()))
 
 
-def _numbers(content: RecordDict) -> dict[str, Any]:
-    return {k: array.numpy() for k, array in content.array_records.get("masked", ArrayRecord()).items()}
+def _numbers(content: RecordDict, wanted: dict[str, Tensor]) -> dict[str, Any]:
+    record = content.array_records.get("masked", ArrayRecord())
+    if set(record) != set(wanted):
+        raise InputError("its masked upload has other tensors than this round's")
+    return {k: numbers(k, record[k], tuple(v.shape), "uint64") for k, v in wanted.items()}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
+from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, RecordDict
+from numpy.typing import NDArray
 from torch import Tensor
 
 from focusfl.tree import Tree, flatten, unflatten
@@ -43,17 +47,23 @@ def _shaped(like: Tree, flat: dict[str, Tensor], at: str) -> Tree:
 
 
 def _checked(name: str, array: Array, like: Tensor) -> Tensor:
-    said = (tuple(array.shape), array.dtype)
-    wanted = (tuple(like.shape), str(like.numpy().dtype))
-    if said != wanted or len(array.data) > like.numel() * like.element_size() + 4096:
-        raise Refused(f"{name}: expected {list(wanted[0])} {wanted[1]}, got {list(said[0])} {said[1]}")
+    found = torch.from_numpy(numbers(name, array, tuple(like.shape), str(like.numpy().dtype)).copy())
+    if found.is_floating_point() and not torch.isfinite(found).all():
+        raise Refused(f"{name}: NaN or infinite")
+    return found
+
+
+def numbers(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """A peer's array, if it is of that shape and type; what it says of itself may lie."""
+    wanted = f"expected {list(shape)} {dtype}"
+    if (tuple(array.shape), array.dtype) != (shape, dtype):
+        raise Refused(f"{name}: {wanted}, got {list(array.shape)[:8]} {array.dtype[:20]!r}")
+    if len(array.data) > math.prod(shape) * np.dtype(dtype).itemsize + 4096:
+        raise Refused(f"{name}: {wanted}, got {len(array.data)} bytes")
     try:
         values = array.numpy()
     except Exception as error:  # whatever the bytes make numpy say
         raise Refused(f"{name}: not readable ({type(error).__name__})") from error
-    if (values.shape, str(values.dtype)) != wanted:  # the header may lie
-        raise Refused(f"{name}: expected {list(wanted[0])} {wanted[1]}, got {list(values.shape)} {values.dtype}")
-    found = torch.from_numpy(values.copy())
-    if found.is_floating_point() and not torch.isfinite(found).all():
-        raise Refused(f"{name}: NaN or infinite")
-    return found
+    if not isinstance(values, np.ndarray) or (values.shape, str(values.dtype)) != (shape, dtype):
+        raise Refused(f"{name}: {wanted}, got something else")
+    return values
