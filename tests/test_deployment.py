@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,8 +19,7 @@ from deploy_helpers import ENV, Ports, free_ports, need_nginx, running, serving,
 from safetensors.torch import load_file
 
 import focusfl as ff
-from focusfl.deploy import operator, registry, setup
-from focusfl.deploy.running import parse, write_app
+from focusfl.deploy import registry, setup
 from focusfl.training import Setup, run
 from focusfl.tree import flatten
 
@@ -38,6 +38,12 @@ def federation() -> ff.Federation:
     training = [tuple(whole.train(e)) for e in chosen]
     testing = [tuple(whole.test(e)) for e in chosen]
     return ff.Federation.from_agents(training, test=testing, classes=10, model=lambda: ff.models.mlp(64, 16, 10))
+
+
+def focusfl(*words: str) -> None:
+    command = [str(Path(sys.executable).parent / "focusfl"), *words]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 class Site:
@@ -71,11 +77,8 @@ class Site:
     def train(self, name: str, *more: str) -> Path:
         """Submit a run; its results' folder at the server."""
         out = self.folder / "results" / name
-        config = parse([*SETTINGS, f"out={out}", *more])
-        app = write_app(self.folder / "apps" / f"{name}-{len(more)}", config)
-        words = operator.command(self.folder, "run", str(app), operator.CONNECTION)
-        done = subprocess.run(words, env=ENV, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
+        sets = [word for change in (*SETTINGS, f"out={out}", *more) for word in ("--set", change)]
+        focusfl("deploy", "run", str(self.folder), *sets, "--no-stream")
         return out
 
     def history(self, out: Path, seed: int = 0) -> list[dict[str, Any]]:
@@ -121,7 +124,7 @@ def server_apps(site: Site) -> list[int]:
 
 
 def test_killed_and_resumed_it_gives_the_serial_engines_numbers(site: Site) -> None:
-    """The ServerApp is killed after the first round of three; resumed, the outcome is that of a run in one process."""
+    """The ServerApp is killed after the first round of three; resumed, it ends as a run in one process does."""
     out = site.train("whole", "wait=100")
     log = site.folder / "superlink.log"
     wait(lambda: len(site.history(out)) >= 1, log, 200)
@@ -135,6 +138,8 @@ def test_killed_and_resumed_it_gives_the_serial_engines_numbers(site: Site) -> N
     wait(lambda: (out / "results.json").exists(), log, 200)
     assert [row["round"] for row in site.history(out)] == [1, 2, 3]
     same(out, serial(ROUNDS))
+    focusfl("report", str(out))
+    assert "federation, 3 rounds, 3 agents" in (out / "report.md").read_text()
 
 
 def test_a_killed_node_is_left_out_and_one_that_comes_late_is_taken_in(site: Site) -> None:
