@@ -118,7 +118,7 @@ def told(asked: dict[int, Message], replies: Iterable[Message], timeout: float) 
     return found
 
 
-def one_line(text: str, most: int = 300) -> str:
-    """For a log: what a node sent may hold anything. The end is kept, where a trace has its message."""
+def one_line(text: str, most: int = 400) -> str:
+    """For a log: what a node sent may hold anything. Both ends are kept: a trace has its message at the end."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= most else "... " + line[-most:]
+    return line if len(line) <= most else f"{line[: most // 2]} ... {line[-most // 2 :]}"
