@@ -100,6 +100,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             here.start(e)
         here.there(AGENTS)
         yield here
+    for e in range(AGENTS):  # an app whose SuperNode was killed would wait for it
+        subprocess.run(["pkill", "-KILL", "-f", f"flwr-clientapp.*127.0.0.1:{ports.supernode + e} "])
 
 
 def serial(rounds: int, seed: int = 0) -> Any:
