@@ -65,7 +65,7 @@ class PenAndPaper:
     def __init__(self, losses):
         self._losses = torch.tensor(losses)
 
-    def losses(self, w):
+    def losses(self, w, rough=None):
         return self._losses
 
     def sgd(self, w, pull=None, only=None):
@@ -105,7 +105,7 @@ def test_weight_by_n_counts_examples():
 
 def test_mixture_prediction_by_hand():
     state = {"log_pi": torch.tensor([0.25, 0.75]).log()}
-    p = ff.Focus(M=2).predict({"w": {}}, state, lambda w: torch.tensor([[[1.0, 0.0]], [[0.2, 0.8]]]))
+    p = ff.Focus(M=2).predict({"w": {}}, state, lambda w, only: torch.tensor([[[1.0, 0.0]], [[0.2, 0.8]]]))
     assert torch.allclose(p, torch.tensor([[0.4, 0.6]]))
 
 

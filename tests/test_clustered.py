@@ -281,7 +281,7 @@ def test_fedsoft_without_a_pull_is_local_training(ragged, engine):
 # --- newcomers
 
 
-def by_index(w):
+def by_index(w, only=None):
     """h whose m-th model says m, or its own only weight."""
     return w["a"].reshape(len(w["a"]), 1, 1)
 

@@ -6,7 +6,7 @@ E agents, M models, K local steps, T rounds; e, m, k, t run over them, as in the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -18,15 +18,19 @@ Models = dict[str, Tensor]
 State = dict[str, Any]
 """A nested dict of tensors: it travels, checkpoints and vmaps as it is."""
 
-Predictor = Callable[[Models], Tensor]
-"""h: the outputs of each model on the examples asked for, [M, n, C]; probabilities when classifying."""
-
 
 class Data(NamedTuple):
     """Examples of one agent."""
 
     x: Tensor  # [n, ...]
     y: Tensor  # [n] class numbers, or [n] targets
+
+
+class Predictor(Protocol):
+    """h: what models say to the examples asked for."""
+
+    def __call__(self, w: Models, only: Tensor | None = None) -> Tensor:
+        """[M, n, C]; probabilities when classifying. only [M] bool: the others are not asked, theirs is 0."""
 
 
 class Pull(NamedTuple):
@@ -43,8 +47,11 @@ class Agent(Protocol):
     lr: float  # eta in this round
     learnt: tuple[str, ...]  # the tensors of a model that training changes; the rest are batch statistics
 
-    def losses(self, w: Models) -> Tensor:
-        """Mean training loss of each model, [M], in eval mode."""
+    def losses(self, w: Models, rough: Tensor | None = None) -> Tensor:
+        """Mean training loss of each model, [M], in eval mode.
+
+        rough    [M] bool: for these a tenth of the examples will do, another tenth each round
+        """
 
     def example_losses(self, w: Models) -> Tensor:
         """Training loss of each model on each example, [M, n], in eval mode."""
@@ -151,6 +158,13 @@ def mean_or_keep(w: Models, total: Models, weight: Tensor) -> Models:
     held = weight > 1e-20
     means = scale(total, 1 / torch.where(held, weight, 1))
     return {k: torch.where(held.reshape(-1, *(1,) * (v.dim() - 1)), means[k], v) for k, v in w.items()}
+
+
+def mixed(pi: Tensor, w: Models, h: Predictor) -> Tensor:
+    """sum_m pi_m h(w_m), eq. 7. Models that count for less than 1e-4 together are not asked."""
+    counts = pi > 1e-4 / len(pi)
+    share = torch.where(counts, pi, 0)
+    return torch.einsum("m,mnc->nc", share / share.sum(), h(w, counts))
 
 
 def row(tree: State, e: Tensor) -> State:

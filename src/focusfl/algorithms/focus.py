@@ -22,6 +22,7 @@ from focusfl.core import (
     State,
     Upload,
     mean_or_keep,
+    mixed,
     scale,
 )
 from focusfl.errors import choice, require, whole
@@ -34,7 +35,8 @@ class Focus(Algorithm):
     M            how many clusters
     init         "tied": one random network, M copies, noise added; "independent": M random networks
     noise        of "tied", in standard deviations of each parameter tensor
-    prune        a model whose label is at most this is not trained by that agent in that round
+    prune        a model whose label is at most this is not trained by that agent in that round; one whose label
+                 is e^20 times smaller still, many rounds from mattering, is judged on a tenth of the examples
     weight_by_n  average with n_e pi_em (which eq. 9 implies) instead of pi_em (eq. 6)
     """
 
@@ -61,7 +63,8 @@ class Focus(Algorithm):
         return {"log_pi": torch.full((self.M,), -math.log(self.M))}  # pi_em = 1/M
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
-        log_pi = e_step(state["log_pi"], agent.losses(server["w"]))  # E step, eq. 8
+        far = state["log_pi"] < (math.log(self.prune) - 20 if self.prune else -math.inf)
+        log_pi = e_step(state["log_pi"], agent.losses(server["w"], rough=far))  # E step, eq. 8
         pi = log_pi.exp()
         theta = agent.sgd(server["w"], only=pi > self.prune)  # M step, eqs. 4-5
         share = pi * agent.n if self.weight_by_n else pi
@@ -71,7 +74,7 @@ class Focus(Algorithm):
         return {"w": mean_or_keep(server["w"], add["theta"], add["pi"])}  # eq. 6
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
-        return torch.einsum("m,mnc->nc", state["log_pi"].exp(), h(server["w"]))  # eq. 7
+        return mixed(state["log_pi"].exp(), server["w"], h)  # eq. 7
 
     def label(self, server: State, state: State) -> Tensor:
         return torch.as_tensor(state["log_pi"]).exp()

@@ -15,7 +15,7 @@ from focusfl.task import Task
 from focusfl.train import Train
 from focusfl.tree import flatten
 
-BUDGET = 64 * 2**20
+BUDGET = 16 * 2**20  # bytes: beyond, products run out of the cache; below, the calls around them cost more
 
 Batch = tuple[Tensor, Tensor, Tensor]  # x [C, B, ...], y [C, B], mask [C, B] in 0.0 and 1.0
 Step = tuple[Batch, Tensor | None]  # and which rows of the agent they are, [C, B]; None: all
@@ -26,7 +26,7 @@ class Chunk:
 
     def __init__(self, rows: Rows, agents: plan.Ints, train: Train | None, seed: int = 0, t: int = 0) -> None:
         index = torch.from_numpy(agents)
-        self.source, self.train = rows, train
+        self.source, self.train, self.t = rows, train, t
         self.first = rows.at[index]  # [C]
         self.n = rows.sizes[index]  # [C]
         self._all: Batch | None = None
@@ -49,6 +49,12 @@ class Chunk:
             self._all = self._gather(torch.minimum(longest, self.n[:, None] - 1), self.n)
         return self._all
 
+    def few(self) -> Tensor:
+        """1.0 at the examples that will do for a rough loss, [C, n]."""
+        _, _, mask = self.everything()
+        counts = (torch.arange(mask.shape[1]) % plan.ROUGH == self.t % plan.ROUGH) | (self.n[:, None] < plan.FEW)
+        return mask * counts.to(mask.device)
+
     def steps(self, e: Tensor) -> Iterator[Step]:
         """The batch of every local step, for the agents in slots e, [P]."""
         if self._plan is None:
@@ -68,9 +74,10 @@ class Chunk:
         """rows [P, B] counted within the agent -> the examples, and a mask over the first `size` of them."""
         first = self.first if e is None else self.first[e]
         device = self.source.x.device
-        at = (first[:, None] + rows).to(device)
+        at = (first[:, None] + rows).to(device).flatten()
         mask = (torch.arange(rows.shape[1]) < size[:, None]).float().to(device)
-        return self.source.x[at], self.source.y[at], mask
+        x, y = (v.index_select(0, at).unflatten(0, tuple(rows.shape)) for v in (self.source.x, self.source.y))
+        return x, y, mask
 
 
 def chunk_size(task: Task, fed: Federation, train: Train, view: State) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from focusfl.train import Train
 
 Ints = NDArray[np.int64]
+ROUGH, FEW = 10, 1000
 
 
 class Plan(NamedTuple):
@@ -49,6 +50,11 @@ def steps(train: Train, n: int) -> int:
     if train.epochs is None:
         return train.steps
     return train.epochs * (1 if train.batch is None else -(-n // train.batch))
+
+
+def rough(t: int, n: int) -> slice:
+    """The examples of round t that will do for a rough loss: every tenth; all, where there are few."""
+    return slice(t % ROUGH, None, ROUGH) if n >= FEW else slice(None)
 
 
 def batches(seed: int, t: int, agents: Ints, n: Ints, train: Train) -> Plan:

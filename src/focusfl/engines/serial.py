@@ -62,20 +62,26 @@ class SerialAgent:
         self.full = plan.full(train, np.array([len(data.y)]))
         self._passes: dict[int, tuple[Weights, Weights, Tensor]] = {}  # m: stack asked for, leaves, loss
 
-    def losses(self, w: Models) -> Tensor:
-        M = len(next(iter(w.values())))
-        if self.full and self.task.plain:  # keep the graph: it is also the first pass of `sgd`
-            self._passes = {m: self._forward(w, m) for m in range(M)}
-            return torch.stack([loss.detach() for _, _, loss in self._passes.values()])
-        return self.mean(self.example_losses(w))
+    def losses(self, w: Models, rough: Tensor | None = None) -> Tensor:
+        some = plan.rough(self.t, len(self.data.y))
+        few = Data(self.data.x[some], self.data.y[some])
+        roughly = [False] * len(next(iter(w.values()))) if rough is None else rough.tolist()
+        return torch.stack([self._loss(w, m, few if r else self.data) for m, r in enumerate(roughly)])
+
+    def _loss(self, w: Models, m: int, data: Data) -> Tensor:
+        if data is self.data and self.full and self.task.plain:  # keep the graph: `sgd` begins with this pass
+            self._passes[m] = self._forward(w, m)
+            return self._passes[m][2].detach()
+        return self._each(take(w, m), data).sum() / len(data.y)
+
+    def example_losses(self, w: Models) -> Tensor:
+        return torch.stack([self._each(take(w, m), self.data) for m in range(len(next(iter(w.values()))))])
 
     @torch.no_grad()
-    def example_losses(self, w: Models) -> Tensor:
-        def one(model: Weights) -> Tensor:
-            parts = zip(self.data.x.split(EVAL_ROWS), self.data.y.split(EVAL_ROWS), strict=True)
-            return torch.cat([self.task.example_losses(self.task.outputs(model, laid(x)), y) for x, y in parts])
-
-        return torch.stack([one(take(w, m)) for m in range(len(next(iter(w.values()))))])
+    def _each(self, model: Weights, data: Data) -> Tensor:
+        """Loss on each example, [n]."""
+        parts = zip(data.x.split(EVAL_ROWS), data.y.split(EVAL_ROWS), strict=True)
+        return torch.cat([self.task.example_losses(self.task.outputs(model, laid(x)), y) for x, y in parts])
 
     def mean(self, values: Tensor) -> Tensor:
         return values.sum(-1) / self.n
@@ -151,11 +157,14 @@ class SerialAgent:
 def predictor(task: Task, x: Tensor) -> Predictor:
     """h of the examples x, model after model."""
 
-    def h(w: Models) -> Tensor:
+    def h(w: Models, only: Tensor | None = None) -> Tensor:
         def one(model: Weights) -> Tensor:
             return torch.cat([task.predictions(task.outputs(model, laid(part))) for part in x.split(EVAL_ROWS)])
 
-        return torch.stack([one(take(w, m)) for m in range(len(next(iter(w.values()))))])
+        M = len(next(iter(w.values())))
+        said = {m: one(take(w, m)) for m in (range(M) if only is None else only.nonzero().flatten().tolist())}
+        nothing = torch.zeros_like(next(iter(said.values())))
+        return torch.stack([said.get(m, nothing) for m in range(M)])
 
     return h
 

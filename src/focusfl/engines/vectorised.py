@@ -1,14 +1,9 @@
-"""Vectorised: `vmap` of the same `local` over many agents at once, in chunks. For many agents, small networks.
-
-`losses` and `sgd` are autograd Functions with a vmap rule of their own: inside the rule the tensors of all
-agents of the chunk are at hand, so only the (e, m) pairs that `only` keeps are trained, in one batch.
-"""
+"""Vectorised: `vmap` of the same `local` over many agents at once, in chunks. For many agents, small networks."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,10 +14,10 @@ from focusfl.core import Algorithm, Models, Pull, State, Upload, one_hot
 from focusfl.data.federation import Federation
 from focusfl.engines import plan
 from focusfl.engines.base import Answers, Engine, Scores
+from focusfl.engines.batched import Ask, Losses, Said, Sgd
 from focusfl.engines.chunk import Chunk, chunk_size
-from focusfl.engines.optimiser import Optimiser
 from focusfl.errors import InputError
-from focusfl.task import Task, Weights
+from focusfl.task import Task
 from focusfl.train import Train
 from focusfl.tree import Total, put, take, tree_map
 
@@ -62,8 +57,10 @@ class Vectorised(Engine):
             chunk = Chunk.testing(self.fed, agents)
 
             def one(state: State, e: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-                def h(w: Models) -> Tensor:
-                    return vmap(lambda model: self.task.predictions(self.task.outputs(model, x)))(w)
+                def h(w: Models, only: Tensor | None = None) -> Tensor:
+                    only = torch.ones(len(next(iter(w.values()))), dtype=torch.bool) if only is None else only
+                    out: Tensor = Said.apply(self.task, list(w), x, only, *w.values())  # type: ignore[no-untyped-call]
+                    return out
 
                 score = self.task.score(algorithm.predict(algorithm.downlink(server, e), state, h), y)
                 return (score.loss * mask).sum() / mask.sum(), (score.right * mask).sum() / mask.sum()
@@ -89,14 +86,18 @@ class VmapAgent:
 
     def __init__(self, task: Task, chunk: Chunk, lr: float, train: Train, slot: Tensor, n: Tensor) -> None:
         self.task, self.chunk, self.lr, self.train, self.slot, self.n = task, chunk, lr, train, slot, n
-
         self.learnt = tuple(task.parameters)
 
-    def losses(self, w: Models) -> Tensor:
-        return self.mean(self.example_losses(w))
+    def losses(self, w: Models, rough: Tensor | None = None) -> Tensor:
+        losses = self.example_losses(w)
+        exact = self.mean(losses)
+        if rough is None or int(self.chunk.n.max()) < plan.FEW:
+            return exact
+        few = self._own(self.chunk.few())  # 1 where an example counts
+        return torch.where(rough, torch.where(few > 0, losses, 0).sum(-1) / few.sum(), exact)
 
     def example_losses(self, w: Models) -> Tensor:
-        out: Tensor = _Losses.apply(self, list(w), self.slot, *w.values())  # type: ignore[no-untyped-call]
+        out: Tensor = Losses.apply(self.task, self.chunk, list(w), self.slot, *w.values())  # type: ignore[no-untyped-call]
         return out
 
     def mean(self, values: Tensor) -> Tensor:
@@ -126,108 +127,9 @@ class VmapAgent:
         if pull is not None:
             extra["strength"] = torch.as_tensor(pull.strength, device=self.n.device)
             extra |= {f"to/{k}": pull.to[k] for k in names}
-        ask = _Ask(self, names, list(extra), freeze)
-        theta = _Sgd.apply(ask, self.slot, only, *w.values(), *extra.values())  # type: ignore[no-untyped-call]
+        ask = Ask(self.task, self.chunk, self.train, self.lr, names, list(extra), freeze)
+        theta = Sgd.apply(ask, self.slot, only, *w.values(), *extra.values())  # type: ignore[no-untyped-call]
         return dict(zip(names, theta, strict=True))
-
-
-class _Losses(torch.autograd.Function):
-    """[C, M, n] training losses."""
-
-    @staticmethod
-    def forward(*_: Any) -> Any:
-        raise RuntimeError("only inside vmap")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, agent: VmapAgent, names: list[str], slot: Tensor, *w: Tensor) -> Any:
-        x, y, _ = agent.chunk.everything()
-        C, n = y.shape
-        models = dict(zip(names, w, strict=True))
-        M = _spread(w[0], in_dims[3], C).shape[1]
-        with torch.no_grad():
-            if all(d is None for d in in_dims[3:]):  # broadcast models: one large product each
-                rows = x.flatten(0, 1)
-                each = [agent.task.outputs(take(models, m), rows).unflatten(0, (C, n)) for m in range(M)]
-            else:
-                own = {k: _spread(v, d, C) for (k, v), d in zip(models.items(), in_dims[3:], strict=True)}
-                each = [vmap(agent.task.outputs)(take(own, (slice(None), m)), x) for m in range(M)]
-            return torch.stack([agent.task.example_losses(out, y) for out in each], 1), 0
-
-
-class _Ask(NamedTuple):
-    """What `sgd` was asked for, but for the tensors."""
-
-    agent: VmapAgent
-    names: list[str]  # of the model's tensors
-    extra: list[str]  # of the tensors beyond the model: weights, strength, to/...
-    freeze: Collection[str]
-
-
-class _Sgd(torch.autograd.Function):
-    """K local steps for each pair (e, m) that `only` keeps."""
-
-    @staticmethod
-    def forward(*_: Any) -> Any:
-        raise RuntimeError("only inside vmap")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, ask: _Ask, slot: Tensor, only: Tensor, *rest: Tensor) -> Any:
-        C, names = info.batch_size, ask.names
-        only, *own = [_spread(v, d, C) for v, d in zip((only, *rest), in_dims[2:], strict=True)]
-        w = dict(zip(names, own, strict=False))  # [C, M, ...]
-        extra = dict(zip(ask.extra, own[len(names) :], strict=True))
-        e, m = only.nonzero(as_tuple=True)  # the pairs to train, [P] each
-        theta = {k: v.clone() for k, v in w.items()}
-        if len(e):
-            pairs = {k: v[e, m] for k, v in w.items()}  # [P, ...]
-            pull = None
-            if "strength" in extra:
-                pull = Pull({k: extra[f"to/{k}"][e, m] for k in names}, extra["strength"][e])
-            weights = extra["weights"][e, m] if "weights" in extra else None  # [P, n]
-            _descend(ask, pairs, e, pull, weights)
-            for k in names:
-                theta[k][e, m] = pairs[k]
-        return tuple(theta.values()), (0,) * len(names)
-
-
-def _descend(ask: _Ask, model: Weights, e: Tensor, pull: Pull | None, weights: Tensor | None) -> None:
-    """K local steps, in place, on P models at once: model [P, ...] on the data of agents e [P]. Eqs. 4-5."""
-    agent, task = ask.agent, ask.agent.task
-    trained = [k for k in task.parameters if k not in ask.freeze]
-    optimiser = Optimiser(agent.train, agent.lr)
-    for (x, y, mask), rows in agent.chunk.steps(e):
-        size = mask.sum(1)  # [P] examples in this batch; 0: this agent has no such step
-        if weights is not None:
-            mask = mask * (weights if rows is None else weights.gather(1, rows))
-        with torch.enable_grad():
-            leaves = {k: model[k].detach().requires_grad_() for k in trained}
-            out = vmap(partial(task.outputs, train=True))({**model, **leaves}, x)
-            losses = (task.example_losses(out, y) * mask).sum(1) / size.clamp_min(1)
-            grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
-        grad = dict(zip(trained, grads, strict=True))
-        if pull is not None:
-            grad = {k: g + _like(pull.strength, g) * (model[k] - pull.to[k]) for k, g in grad.items()}
-        idle = (size == 0).nonzero().flatten()
-        before = {k: model[k][idle] for k in trained} if len(idle) else {}
-        optimiser.step(model, grad)
-        for k, v in before.items():
-            model[k][idle] = v
-
-
-def _spread(v: Tensor, axis: int | None, C: int) -> Tensor:
-    """With the agents' axis in front, whether or not v had one."""
-    return v.expand(C, *v.shape) if axis is None else v.movedim(axis, 0)
-
-
-def _like(v: Tensor | float, g: Tensor) -> Tensor:
-    v = torch.as_tensor(v)
-    return v.reshape(v.shape + (1,) * (g.dim() - v.dim()))
 
 
 def refuse_moody(task: Task) -> None:
