@@ -153,6 +153,13 @@ def scale(w: Models, by: Tensor) -> Models:
     return {k: v * by.reshape(by.shape + (1,) * (v.dim() - by.dim())) for k, v in w.items()}
 
 
+def scale_(w: Models, by: Tensor) -> Models:
+    """The same, tensor by tensor in its own place: for a stack that is not needed after, with half the memory."""
+    for k in w:
+        w[k] = w[k] * by.reshape(by.shape + (1,) * (w[k].dim() - by.dim()))
+    return w
+
+
 def mean_or_keep(w: Models, total: Models, weight: Tensor) -> Models:
     """total_m / weight_m per model; where nobody holds model m (weight_m = 0) it stays w_m. Never 0/0."""
     held = weight > 1e-20

@@ -1,4 +1,4 @@
-"""Where the numbers live: cpu, cuda, mps, or the best that is there."""
+"""Where the numbers live: cpu, cuda, mps, or the best that is there; and what it can multiply fast."""
 
 from __future__ import annotations
 
@@ -19,3 +19,11 @@ def find(name: str) -> torch.device:
     if not there[name]:
         raise InputError(f"device = {name!r}: this machine or this build of torch has none; use cpu or auto")
     return torch.device(name)
+
+
+def bf16_units(place: torch.device) -> bool:
+    """Does it multiply bfloat16 in hardware? Without, such products are slower than float32's."""
+    if place.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    can = torch.cpu.get_capabilities() if place.type == "cpu" else {}
+    return any(can.get(unit, False) for unit in ("avx512_bf16", "amx_bf16", "sve_bf16", "bf16"))

@@ -40,6 +40,7 @@ class Experiment(BaseModel):
     engine: Literal["auto", "serial", "vectorised", "flower"] = "auto"
     fraction: float = Field(default=1.0, gt=0, le=1)
     device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
+    precision: Literal["float32", "bf16"] = "float32"
     bayes: Literal["auto", "exact", "true", "learned", "agent"] = "auto"
     eval_every: int = Field(default=1, ge=1)
     checkpoint_every: int = Field(default=10, ge=1)
@@ -128,7 +129,7 @@ class Experiment(BaseModel):
         fed = self.federation(seed)
         clusters = None if fed.clusters is None else len(fed.clusters.unique())
         train = self.train_options(fed.recipe.train)
-        rest = (seed, self.engine, self.fraction, self.device)
+        rest = (seed, self.engine, self.fraction, self.device, self.precision)
         made: dict[str, Setup | CannotRun] = {}
         for method in self.methods:
             algorithm = self.algorithm(method, clusters)

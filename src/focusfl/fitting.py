@@ -30,6 +30,7 @@ def fit(
     engine: str = "auto",
     fraction: float = 1.0,
     device: str = "cpu",
+    precision: str = "float32",
     bayes: str = "auto",
     progress: bool | None = None,
 ) -> Result:
@@ -40,10 +41,11 @@ def fit(
     engine                auto | serial | vectorised | flower
     fraction              of the agents that take part in each round
     device                cpu | cuda | mps | auto
+    precision             float32 | bf16: local training multiplies in bfloat16, where the processor has units
     bayes                 best loss of each agent: auto | exact | true | learned | agent (see focusfl.bayes)
     progress              bars on stderr; by default where stderr is a terminal
     """
-    setup = Setup.of(algorithm, fed, rounds, model, train, seed, engine, fraction, device)
+    setup = Setup.of(algorithm, fed, rounds, model, train, seed, engine, fraction, device, precision)
     resolve(bayes, fed)
     for line in notes(setup):
         warnings.warn(line, stacklevel=2)
@@ -92,7 +94,10 @@ def _with_clusters(
 def notes(setup: Setup) -> list[str]:
     """What is allowed but may not be meant."""
     M, E = getattr(setup.algorithm, "M", 1), setup.fed.E
-    return [f"M = {M} clusters for {E} agents: at least {M - E} will stay empty"] if M > E else []
+    lines = [f"M = {M} clusters for {E} agents: at least {M - E} will stay empty"] if M > E else []
+    if setup.precision == "bf16" and not setup.bf16:
+        lines.append("precision = bf16: this processor has no bfloat16 units, so it stays float32")
+    return lines
 
 
 def lazily(bars: Bars, name: str, rounds: int) -> Callable[..., None]:

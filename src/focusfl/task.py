@@ -38,6 +38,7 @@ class Task:
     def __init__(self, network: nn.Module, classes: int | None) -> None:
         self.network = copy.deepcopy(network)
         self.classes = classes
+        self.bf16 = False  # training multiplies in bfloat16; weights and sums stay float32
         self.parameters = [k for k, p in network.named_parameters() if p.requires_grad]
         self.counters = [k for k, b in self.network.named_buffers() if not b.is_floating_point()]
         layers = [m for m in network.modules() if type(m) is not nn.Sequential]
@@ -59,8 +60,11 @@ class Task:
         if self.network.training != train:
             self.network.train(train)
         counters = {k: self.network.get_buffer(k).clone() for k in self.counters}
-        out: Tensor = functional_call(self.network, {**counters, **w}, (x,))
-        return out
+        if not (self.bf16 and train):
+            out: Tensor = functional_call(self.network, {**counters, **w}, (x,))
+            return out
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return functional_call(self.network, {**counters, **w}, (x,)).float()  # type: ignore[no-any-return]
 
     def example_losses(self, out: Tensor, y: Tensor) -> Tensor:
         """l(h(x), y) of each example: out [..., n, C], y [..., n] -> [..., n]."""

@@ -18,10 +18,11 @@ from torch.func import vmap
 from focusfl import checkpoint
 from focusfl.core import Algorithm, State
 from focusfl.data.federation import Federation
+from focusfl.device import bf16_units
 from focusfl.device import find as find_device
 from focusfl.engines import Engine, Scores, choose, plan
 from focusfl.engines.serial import predictor
-from focusfl.errors import Diverged, InputError, Interrupted, require
+from focusfl.errors import Diverged, InputError, Interrupted, choice, require
 from focusfl.history import History
 from focusfl.task import Fresh, Task
 from focusfl.train import Train
@@ -43,6 +44,7 @@ class Setup:
     engine: str = "auto"
     fraction: float = 1.0  # of the agents that take part in a round
     device: str = "cpu"
+    precision: str = "float32"  # or bf16: products of local training, where there are units for it
 
     @staticmethod
     def of(
@@ -55,6 +57,7 @@ class Setup:
         engine: str = "auto",
         fraction: float = 1.0,
         device: str = "cpu",
+        precision: str = "float32",
     ) -> Setup:
         """With the data's own recipe for what is left out."""
         model = model or fed.recipe.model
@@ -64,7 +67,11 @@ class Setup:
         require("rounds", rounds, rounds >= 1, "1 or more")
         require("seed", seed, seed >= 0, "0 or more")
         require("fraction", fraction, 0 < fraction <= 1, "above 0 and at most 1")
-        setup = Setup(algorithm, fed, model, train or fed.recipe.train, rounds, seed, engine, fraction, device)
+        choice("precision", precision, ("float32", "bf16"))
+        if precision == "bf16" and engine == "flower":
+            raise InputError("precision = bf16 is for engine = serial or vectorised, not for flower")
+        train = train or fed.recipe.train
+        setup = Setup(algorithm, fed, model, train, rounds, seed, engine, fraction, device, precision)
         setup.task.check(fed.training.x)
         w = {k: v.unsqueeze(0) for k, v in setup.task.weights().items()}
         with torch.no_grad():
@@ -81,8 +88,14 @@ class Setup:
         return Task(self.networks.network(), self.fed.classes)
 
     @cached_property
+    def bf16(self) -> bool:
+        """bfloat16 is asked for, and this machine is fast at it."""
+        return self.precision == "bf16" and bf16_units(self.place)
+
+    @cached_property
     def runner(self) -> Engine:
         kind = choose(self.engine, self.task, self.fed, self.train)
+        self.task.bf16 = self.bf16
         self.task.network.to(self.place)
         return kind(self.task, self.fed.to(self.place), self.train, self.rounds, self.seed)
 
@@ -106,6 +119,7 @@ class Setup:
             self.seed,
         ]
         said += [self.runner.name, self.fraction, repr(self.task.network), self.task.attributes()]
+        said += ["bf16"] * self.bf16
         digest = hashlib.sha256(json.dumps(said).encode())
         network = {**dict(self.task.network.named_parameters()), **dict(self.task.network.named_buffers())}
         for k, v in sorted(network.items()):
@@ -165,7 +179,8 @@ def _rounds(
         with engine.threads():
             answers = engine.round(algorithm, server, states, t, cohort)
         who = torch.from_numpy(answers.cohort).to(setup.place)
-        server = algorithm.aggregate(server, answers.add, answers.each, who)
+        server, dropped = algorithm.aggregate(server, answers.add, answers.each, who), answers.dropped
+        del answers  # the sums: the next round's need the room
         done, last = t + 1, t + 1 == setup.rounds
         took = time.perf_counter() - clock
         seconds += took
@@ -175,7 +190,7 @@ def _rounds(
         _check_finite(setup, done, {"server": server, "agents": states}, scores)
         if history is not None:
             pi = labels(algorithm, server, states, setup.fed.E)
-            history.write(done, scores, pi, took, answers.dropped)
+            history.write(done, scores, pi, took, dropped)
         stopping = stop() and not last
         if folder is not None and (last or stopping or done % checkpoint_every == 0):
             checkpoint.save(folder, setup.fingerprint, done, server, states)

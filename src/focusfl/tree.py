@@ -74,10 +74,11 @@ class Total:
         """Add one tree, or all rows of a stacked one."""
         for k, v in flatten(tree).items():
             wide = torch.float32 if v.device.type == "mps" else torch.float64  # mps has no float64
-            term = v.sum(0, dtype=wide) if stacked else v.to(wide)
-            self._sum[k] = self._sum[k].add_(term) if k in self._sum else term.clone()
-            self._dtype[k] = v.dtype
+            if k not in self._sum:
+                self._sum[k] = torch.zeros(v.shape[1:] if stacked else v.shape, dtype=wide, device=v.device)
+                self._dtype[k] = v.dtype
+            self._sum[k] += v.sum(0, dtype=wide) if stacked else v
 
     def result(self) -> Tree:
-        """The sum, back in the terms' own precision."""
-        return unflatten({k: v.to(self._dtype[k]) for k, v in self._sum.items()})
+        """The sum, back in the terms' own precision. It is given away: the total is empty after."""
+        return unflatten({k: self._sum.pop(k).to(dtype) for k, dtype in self._dtype.items()})

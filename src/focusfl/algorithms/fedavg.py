@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, mean_or_keep, scale
+from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, mean_or_keep, scale_
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class FedAvg(Algorithm):
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         theta = agent.sgd(server["w"])
-        return state, Upload(add={"theta": scale(theta, agent.n), "n": agent.n}, each={})
+        return state, Upload(add={"theta": scale_(theta, agent.n), "n": agent.n}, each={})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         return {"w": mean_or_keep(server["w"], add["theta"], add["n"].reshape(1))}

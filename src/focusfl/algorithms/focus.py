@@ -23,7 +23,7 @@ from focusfl.core import (
     Upload,
     mean_or_keep,
     mixed,
-    scale,
+    scale_,
 )
 from focusfl.errors import choice, require, whole
 
@@ -68,7 +68,7 @@ class Focus(Algorithm):
         pi = log_pi.exp()
         theta = agent.sgd(server["w"], only=pi > self.prune)  # M step, eqs. 4-5
         share = pi * agent.n if self.weight_by_n else pi
-        return {"log_pi": log_pi}, Upload(add={"theta": scale(theta, share), "pi": share}, each={})
+        return {"log_pi": log_pi}, Upload(add={"theta": scale_(theta, share), "pi": share}, each={})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         return {"w": mean_or_keep(server["w"], add["theta"], add["pi"])}  # eq. 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -35,6 +36,7 @@ class Serial(Engine):
             put(states, e, state)
             total.add(upload.add)
             rows.append(upload.each)
+            del upload, state  # summed as they come: the next agent's need the room
         each = tree_map(lambda *vs: torch.stack(vs), *rows)
         return Answers(total.result(), each, cohort)
 
@@ -105,15 +107,20 @@ class SerialAgent:
             if not self.task.plain:
                 torch.manual_seed(plan.draw(self.seed, self.t, self.e))
             for m in kept:
-                put(theta, m, self._descend(w, m, pull, None if weights is None else weights[m], freeze))
+                self._descend(take(theta, m), w, m, pull, None if weights is None else weights[m], freeze)
         self._passes = {}
         return theta
 
     def _descend(
-        self, w: Models, m: int, pull: Pull | None, weights: Tensor | None, freeze: Collection[str]
-    ) -> Weights:
-        """K local steps from w_m: eqs. 4-5."""
-        model = {k: v[m].detach().clone() for k, v in w.items()}
+        self,
+        model: Weights,
+        w: Models,
+        m: int,
+        pull: Pull | None,
+        weights: Tensor | None,
+        freeze: Collection[str],
+    ) -> None:
+        """K local steps, in place, on the model, which is w_m to begin with: eqs. 4-5."""
         optimiser = Optimiser(self.train, self.lr)
         fresh = weights is None and not freeze  # then the E step's pass will do for the first step
         for k, (batch, rows) in enumerate(self._batches()):
@@ -126,13 +133,17 @@ class SerialAgent:
             if pull is not None:
                 grad = {p: g + pull.strength * (model[p] - pull.to[p][m]) for p, g in grad.items()}
             optimiser.step(model, grad)
-        return model
+
+    @cached_property
+    def _whole(self) -> Data:
+        """All examples, as a full-batch step takes them."""
+        return Data(self.data.x.bfloat16(), self.data.y) if self.task.bf16 else self.data
 
     def _batches(self) -> Iterator[tuple[Data, Tensor | None]]:
         """The examples of each step, and which rows they are; None: all."""
         n = len(self.data.y)
         if self.full:
-            yield from [(self.data, None)] * plan.steps(self.train, n)
+            yield from [(self._whole, None)] * plan.steps(self.train, n)
             return
         made = plan.batches(self.seed, self.t, np.array([self.e]), np.array([n]), self.train)
         for k in range(made.size.shape[1]):
@@ -140,7 +151,7 @@ class SerialAgent:
             yield Data(self.data.x[rows], self.data.y[rows]), rows
 
     def _forward(self, w: Models, m: int) -> tuple[Weights, Weights, Tensor]:
-        leaves, loss = self._training_loss(take(w, m), self.data)
+        leaves, loss = self._training_loss(take(w, m), self._whole)
         return w, leaves, loss
 
     def _training_loss(

@@ -26,7 +26,11 @@ class Mlp:
     def of(task: Task, flat: bool) -> Mlp | None:
         """The kernel of that network, None where it is another kind. flat: an example is a vector already."""
         network = task.network
-        if type(network) is not nn.Sequential or not all(p.requires_grad for p in network.parameters()):
+        if (
+            task.bf16
+            or type(network) is not nn.Sequential
+            or not all(p.requires_grad for p in network.parameters())
+        ):
             return None
         named = list(network.named_children())
         if named and type(named[0][1]) is nn.Flatten and (named[0][1].start_dim, named[0][1].end_dim) == (1, -1):
