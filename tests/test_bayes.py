@@ -58,7 +58,9 @@ def test_an_interrupted_surrogate_goes_on_where_it_was(ragged, tmp_path):
     rounds = [t for i, t in enumerate(seen) if i == 0 or t != seen[i - 1]]
     assert rounds == [1, 2, 3, 4, 5, 6]  # none twice
     assert torch.equal(resumed.loss, whole.loss)
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".lock"]  # nothing else stays
+    kept = sorted(path.suffix for path in tmp_path.iterdir())
+    assert kept == [".json", ".lock", ".safetensors"]  # nothing else stays
+    assert torch.equal(resumed.examples, whole.examples)
 
 
 def test_the_surrogate_of_an_agent_is_local_training(ragged):

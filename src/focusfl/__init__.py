@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from focusfl import data, metrics, models
+    from focusfl import data, intervals, metrics, models
     from focusfl.algorithms import (
         AFL,
         CFL,
@@ -59,6 +59,7 @@ __all__ = [  # noqa: RUF022
     "Train",
     "data",
     "fit",
+    "intervals",
     "metrics",
     "models",
 ]
@@ -73,7 +74,7 @@ _HOME = {  # the rest are algorithms
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("data", "metrics", "models"):
+    if name in ("data", "intervals", "metrics", "models"):
         return importlib.import_module(f"focusfl.{name}")
     if name in __all__:
         return getattr(importlib.import_module(_HOME.get(name, "focusfl.algorithms")), name)

@@ -16,17 +16,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from focusfl import files
 from focusfl.algorithms.local import Local
 from focusfl.data.federation import Federation
 from focusfl.errors import Diverged, InputError, nearest
-from focusfl.training import Round, Setup, evaluate, run
+from focusfl.examples import read
+from focusfl.training import Round, Setup, evaluate, example_losses, run
 from focusfl.tree import take
 
 KINDS = ("auto", "exact", "true", "learned", "agent")
 Watch = Callable[[Round], None]
+Losses = tuple[Tensor, Tensor | None]  # of each agent, and of each test example where these were kept
 
 
 class Bayes(NamedTuple):
@@ -34,6 +37,7 @@ class Bayes(NamedTuple):
 
     loss: Tensor  # [E]
     kind: str
+    examples: Tensor | None = None  # [N] a surrogate's loss on each test example, agent after agent
 
 
 def resolve(kind: str, fed: Federation) -> str:
@@ -54,7 +58,7 @@ class Surrogates:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
-        self._known: dict[str, Tensor] = {}
+        self._known: dict[str, Losses] = {}
 
     def best(
         self,
@@ -75,9 +79,10 @@ class Surrogates:
             return Bayes(fed.bayes, kind)
         groups = {"true": fed.clusters, "learned": learned}.get(kind)
         groups = torch.arange(fed.E) if groups is None else groups
-        return Bayes(self._surrogate(setup, groups, watch, stop), kind)
+        loss, each = self._surrogate(setup, groups, watch, stop)
+        return Bayes(loss, kind, each)
 
-    def _surrogate(self, setup: Setup, groups: Tensor, watch: Watch, stop: Callable[[], bool]) -> Tensor:
+    def _surrogate(self, setup: Setup, groups: Tensor, watch: Watch, stop: Callable[[], bool]) -> Losses:
         groups = torch.unique(groups, return_inverse=True)[1]
         here = "auto" if setup.engine == "flower" else setup.engine  # a surrogate is nobody's node
         alone = replace(setup, algorithm=Local(), fraction=1.0, engine=here)
@@ -87,24 +92,27 @@ class Surrogates:
             self._known[key] = train(None) if self.folder is None else self._kept(self.folder / key, groups, train)
         return self._known[key]
 
-    def _kept(self, path: Path, groups: Tensor, train: Callable[[Path], Tensor]) -> Tensor:
+    def _kept(self, path: Path, groups: Tensor, train: Callable[[Path], tuple[Tensor, Tensor]]) -> Losses:
         """From the file; where there is none, trained, by one process at a time, with checkpoints meanwhile."""
         files.make_folder(path.parent)
-        kept = path.with_suffix(".json")
+        kept, examples = path.with_suffix(".json"), path.with_suffix(".safetensors")
         with files.lock(path.with_suffix(".lock")):
             if not kept.exists():
-                loss = train(files.make_folder(path))
+                loss, fresh = train(files.make_folder(path))
+                files.write(examples, lambda temporary: save_file({"loss": fresh}, temporary))
                 files.write_json(kept, {"clusters": groups.tolist(), "loss": loss.tolist()})
                 shutil.rmtree(path, ignore_errors=True)
-        return torch.tensor(files.read_json(kept)["loss"])
+        each = read(examples, "loss")  # older versions kept none
+        return torch.tensor(files.read_json(kept)["loss"]), None if each is None else each[0]
 
     def _train(
         self, alone: Setup, groups: Tensor, watch: Watch, stop: Callable[[], bool], folder: Path | None
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         pooled = replace(alone, fed=alone.fed.pool(groups))
         for done in run(pooled, folder, resume=folder is not None, eval_every=0, stop=stop):
             watch(done)
-        loss = evaluate(alone, done.server, take(done.states, groups)).loss
+        states = take(done.states, groups)
+        loss = evaluate(alone, done.server, states).loss
         if not torch.isfinite(loss).all():
             raise Diverged(f"the surrogate's loss is not finite: try a smaller lr than train.lr = {alone.train.lr}")
-        return loss
+        return loss, example_losses(alone, done.server, states)

@@ -3,8 +3,8 @@
 DIR/experiment.json               what the folder holds
 DIR/results.json                  a row per finished run
 DIR/left-out.json                 of "all", the methods that cannot run here, and why
-DIR/runs/focus-seed0/             history.jsonl, checkpoint.safetensors, result.json
-DIR/surrogates/KEY.json           best losses, shared by the methods
+DIR/runs/focus-seed0/             history.jsonl, checkpoint.safetensors, examples.safetensors, result.json
+DIR/surrogates/KEY.json           best losses, shared by the methods; KEY.safetensors: of each test example
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from focusfl import files, history
+from focusfl import examples, files, history
 from focusfl.bayes import Surrogates, resolve
 from focusfl.errors import CannotRun, Diverged, InputError
 from focusfl.experiments import Experiment
@@ -100,6 +100,10 @@ def _run(
                     files.write_json(out / "results.json", rows)
                     continue
                 row = {"method": method} | result.row() | {"rounds_to": history.rounds_to(history.read(folder))}
+                if result.examples is not None and result.excess_se is not None:
+                    examples.save(folder, result.examples)
+                    before = {r["method"]: _folder(out, r["method"], seed) for r in rows if r["seed"] == seed}
+                    row["faa_correlation"] = examples.correlations(folder, before)
                 files.write_json(done, row)
             rows.append(_row(done))
             files.write_json(out / "results.json", rows)

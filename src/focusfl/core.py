@@ -102,6 +102,11 @@ class Algorithm(ABC):
     paper: ClassVar[str]
     personal: ClassVar[bool] = False  # does every agent predict with a model of its own?
 
+    @property
+    def shows(self) -> bool:
+        """Will there be a round, later than the first, in which the server sees something agent by agent?"""
+        return False
+
     @abstractmethod
     def start(self, networks: Networks, E: int) -> State:
         """The server's first state, with E agents to come."""

@@ -94,7 +94,9 @@ def _with_clusters(
 def notes(setup: Setup) -> list[str]:
     """What is allowed but may not be meant."""
     M, E = getattr(setup.algorithm, "M", 1), setup.fed.E
-    lines = [f"M = {M} clusters for {E} agents: at least {M - E} will stay empty"] if M > E else []
+    lines = []
+    if M != "auto" and M > E:
+        lines.append(f"M = {M} clusters for {E} agents: at least {M - E} will stay empty")
     if setup.precision == "bf16" and not setup.bf16:
         lines.append("precision = bf16: this processor has no bfloat16 units, so it stays float32")
     return lines

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from focusfl import metrics
+from focusfl import intervals, metrics
 from focusfl.bayes import Bayes
 from focusfl.core import Algorithm, Data, State
 from focusfl.data.check import as_data, as_inputs, check_agents
 from focusfl.engines import Scores
 from focusfl.engines.serial import SerialAgent, predictor
 from focusfl.errors import InputError
-from focusfl.training import Setup, labels
+from focusfl.examples import Examples, standard_error
+from focusfl.intervals import Interval
+from focusfl.training import Setup, example_losses, labels
 from focusfl.tree import take
+
+MANY = 20  # agents from which on the 5th and 95th percentile leave some out
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,28 @@ class Result:
     @property
     def faa(self) -> float:
         return metrics.faa(self.excess_risk)
+
+    @cached_property
+    def examples(self) -> Examples | None:
+        """Excess loss of each test example: paired with a surrogate's loss on it, or less the known best loss."""
+        at = self.setup.fed.testing.at
+        best = self.best.examples
+        if self.best.kind == "exact":
+            best = self.bayes.repeat_interleave(at.diff())
+        if best is None:
+            return None
+        return Examples(example_losses(self.setup, self.server, self.states) - best, at)
+
+    @cached_property
+    def excess_se(self) -> Tensor | None:
+        """The standard error of each agent's excess risk; None where there are too few test examples to say."""
+        se = None if self.examples is None else standard_error(self.examples)
+        return se if se is not None and torch.isfinite(se).all() else None
+
+    @cached_property
+    def faa_interval(self) -> Interval | None:
+        """95 % of FAA over test examples, with the estimate that is corrected for their noise."""
+        return None if self.excess_se is None else intervals.faa(self.excess_risk, self.excess_se)
 
     @property
     def pi(self) -> Tensor | None:
@@ -98,8 +125,18 @@ class Result:
         """The run as `results.json` has it."""
         setup, fed = self.setup, self.setup.fed
         about = {"data": fed.name, "seed": setup.seed, "rounds": setup.rounds, "engine": setup.runner.name}
-        found = scored(self.scores, self.best, self.pi, self.clusters, fed.clusters)
+        found = scored(self.scores, self.best, self.pi, self.clusters, fed.clusters) | self._noise()
         return described(setup.algorithm) | about | found | {"train": asdict(setup.train), "seconds": self.seconds}
+
+    def _noise(self) -> dict[str, Any]:
+        """Standard errors and intervals; `faa90` is for many agents."""
+        if self.excess_se is None or self.faa_interval is None:
+            return {}
+        found: dict[str, Any] = {"excess_se": self.excess_se.tolist(), "faa_interval": self.faa_interval._asdict()}
+        if len(self.loss) >= MANY:
+            found["faa90"] = intervals.middle(self.excess_risk)
+            found["faa90_interval"] = intervals.middle_interval(self.excess_risk, self.excess_se)._asdict()
+        return found
 
     def table(self) -> str:
         """Per agent: loss, accuracy, excess risk, label; then the whole."""
@@ -117,7 +154,9 @@ class Result:
         mean = f"mean loss {metrics.average(self.loss):.4f}"
         mean += "" if acc is None else f", mean accuracy {metrics.average(acc):.3f}"
         worst = f"agnostic loss {metrics.agnostic_loss(self.loss):.4f}"
-        return "\n".join([*_align([head, *rows]), f"FAA {self.faa:.4f}, {mean}, {worst}"])
+        i = self.faa_interval
+        noise = "" if i is None else f" (95 % interval {i.low:.4f} to {i.high:.4f})"
+        return "\n".join([*_align([head, *rows]), f"FAA {self.faa:.4f}{noise}, {mean}, {worst}"])
 
     def __repr__(self) -> str:
         return f"Result({self.setup.algorithm}, {self.setup.fed.name}, faa={self.faa:.4f})"

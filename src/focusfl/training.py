@@ -209,6 +209,19 @@ def evaluate(setup: Setup, server: State, states: State) -> Scores:
     return Scores(loss.cpu(), None if acc is None else acc.cpu())
 
 
+@torch.no_grad()
+def example_losses(setup: Setup, server: State, states: State) -> Tensor:
+    """Every agent on each of its own test examples, agent after agent, on the cpu. [N]"""
+    algorithm, fed, parts = setup.algorithm, setup.fed.to(setup.place), []
+    with setup.runner.threads():
+        for e in range(fed.E):
+            x, y = fed.test(e)
+            view = algorithm.downlink(server, torch.tensor(e))
+            p = algorithm.predict(view, take(states, e), predictor(setup.task, x))
+            parts.append(setup.task.score(p, y).loss)
+    return torch.cat(parts).cpu()
+
+
 def labels(algorithm: Algorithm, server: State, states: State, E: int) -> Tensor | None:
     """pi, [E, M], where the method has labels."""
 

@@ -3,28 +3,22 @@
 server  {"w": [M, ...]}      cluster models
 agent   {"log_pi": [M]}      log soft labels of agent e; stays with it
 upload  add {"theta": [M, ...], "pi": [M]}
+
+The start "split" keeps a little more (algorithms/live.py), and in the last round of its warm-up the server sees
+each {"sketch": [256]} (algorithms/split.py).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from focusfl.core import (
-    Agent,
-    Algorithm,
-    Networks,
-    Predictor,
-    State,
-    Upload,
-    mean_or_keep,
-    mixed,
-    scale_,
-)
+from focusfl.algorithms import live, split
+from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, mean_or_keep, mixed, scale_
 from focusfl.errors import choice, require, whole
 
 
@@ -32,56 +26,98 @@ from focusfl.errors import choice, require, whole
 class Focus(Algorithm):
     """EM clustering of agents: M models, soft labels pi_em, mixture predictions.
 
-    M            how many clusters
-    init         "tied": one random network, M copies, noise added; "independent": M random networks
+    M            how many clusters; "auto": as many as the agents' updates show (with init = "split")
+    init         "split": a shared model first, then the agents are grouped by their updates;
+                 "tied": one random network, M copies, noise added; "independent": M random networks
     noise        of "tied", in standard deviations of each parameter tensor
+    warmup       of "split": rounds of the shared model
     prune        a model whose label is at most this is not trained by that agent in that round; one whose label
                  is e^20 times smaller still, many rounds from mattering, is judged on a tenth of the examples
+    forget       log labels are scaled by this before each E step: below 1, an agent whose data change can move
     weight_by_n  average with n_e pi_em (which eq. 9 implies) instead of pi_em (eq. 6)
     """
 
-    M: int = 3
-    init: Literal["tied", "independent"] = "tied"
+    M: int | Literal["auto"] = 3
+    init: Literal["split", "tied", "independent"] = "tied"
     noise: float = 0.01
     prune: float = 1e-4
     weight_by_n: bool = False
+    warmup: int = field(default=3, metadata={"later": True})
+    forget: float = field(default=1.0, metadata={"later": True})
 
     name: ClassVar[str] = "FOCUS"
     paper: ClassVar[str] = "Chu et al. 2023, arXiv 2207.10265"
 
     def __post_init__(self) -> None:
-        whole("focus.M", self.M, 1)
-        choice("focus.init", self.init, ("tied", "independent"))
+        choice("focus.init", self.init, ("split", "tied", "independent"))
+        if self.M == "auto":
+            require("focus.init", self.init, self.init == "split", 'split, with M = "auto"')
+        else:
+            whole("focus.M", self.M, 1)
+        whole("focus.warmup", self.warmup, 1)
         require("focus.noise", self.noise, self.noise >= 0, "0 or more")
-        require("focus.prune", self.prune, 0 <= self.prune < 1 / self.M, "from 0 to below 1/M")
+        require("focus.prune", self.prune, 0 <= self.prune < 1 / self.slots, "from 0 to below 1/M")
+        require("focus.forget", self.forget, 0 < self.forget <= 1, "above 0 and at most 1")
+
+    @property
+    def slots(self) -> int:
+        """Clusters there is room for."""
+        return split.MOST if self.M == "auto" else self.M
+
+    @property
+    def shows(self) -> bool:
+        return self.init == "split"
 
     def start(self, networks: Networks, E: int) -> State:
+        if self.init == "split":
+            return live.begin(networks.copies(self.slots), E)
         tied = self.init == "tied"
-        return {"w": networks.copies(self.M, self.noise) if tied else networks.independent(self.M)}
+        return {"w": networks.copies(self.slots, self.noise) if tied else networks.independent(self.slots)}
 
     def enroll(self, server: State) -> State:
-        return {"log_pi": torch.full((self.M,), -math.log(self.M))}  # pi_em = 1/M
+        first = {"log_pi": torch.full((self.slots,), -math.log(self.slots))}  # pi_em = 1/M
+        return first | ({"told": torch.tensor(0)} if "live" in server else {})
+
+    def downlink(self, server: State, e: Tensor) -> State:
+        return live.view(server, e)
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
-        far = state["log_pi"] < (math.log(self.prune) - 20 if self.prune else -math.inf)
-        log_pi = e_step(state["log_pi"], agent.losses(server["w"], rough=far))  # E step, eq. 8
+        w, log_pi = server["w"], live.labels(server, state, self.warmup)
+        far = log_pi < (math.log(self.prune) - 20 if self.prune else -math.inf)
+        log_pi = e_step(self.forget * log_pi, agent.losses(w, rough=far))  # E step, eq. 8
         pi = log_pi.exp()
-        theta = agent.sgd(server["w"], only=pi > self.prune)  # M step, eqs. 4-5
+        theta = agent.sgd(w, only=pi > self.prune)  # M step, eqs. 4-5
+        each = self._sketch(server, theta, agent)
         share = pi * agent.n if self.weight_by_n else pi
-        return {"log_pi": log_pi}, Upload(add={"theta": scale_(theta, share), "pi": share}, each={})
+        upload = Upload(add={"theta": scale_(theta, share), "pi": share}, each=each)
+        return live.kept(server, state, log_pi, self.warmup), upload
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
-        return {"w": mean_or_keep(server["w"], add["theta"], add["pi"])}  # eq. 6
+        if "live" not in server:
+            return {"w": mean_or_keep(server["w"], add["theta"], add["pi"])}  # eq. 6
+        w = live.view(server, cohort[0])["w"]
+        server = live.advance(server, mean_or_keep(w, add["theta"], add["pi"]))  # eq. 6
+        M = None if self.M == "auto" else self.M
+        return live.part(server, each["sketch"], cohort, M) if "sketch" in each else server
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
-        return mixed(state["log_pi"].exp(), server["w"], h)  # eq. 7
+        return mixed(live.labels(server, state, self.warmup).exp(), server["w"], h)  # eq. 7
 
     def label(self, server: State, state: State) -> Tensor:
-        return torch.as_tensor(state["log_pi"]).exp()
+        pi = live.labels(server, state, self.warmup).exp()
+        return pi if "live" not in server else pi.new_zeros(self.slots).index_copy(0, live.which(server), pi)
 
     def assign(self, server: State, agent: Agent) -> tuple[State, State]:
-        losses = agent.losses(server["w"])
-        return server, {"log_pi": e_step(torch.zeros_like(losses), losses)}  # from pi = 1/M
+        view = live.view(server, torch.tensor(0))
+        losses = agent.losses(view["w"])
+        log_pi = e_step(torch.zeros_like(losses), losses)  # from pi = 1/M
+        return view, live.kept(view, self.enroll(server), log_pi, self.warmup)
+
+    def _sketch(self, server: State, theta: Models, agent: Agent) -> State:
+        """How this agent would change the shared model; in the last round of the warm-up."""
+        if "live" not in server or int(server["t"]) != self.warmup - 1:
+            return {}
+        return {"sketch": split.sketch({k: theta[k] - server["w"][k] for k in agent.learnt})}
 
 
 def e_step(log_pi: Tensor, losses: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ class Cell:
         algorithm = e.algorithm(self.method)
         return {
             "algorithm": type(algorithm).__name__.lower(),
-            "params": dataclasses.asdict(algorithm),  # type: ignore[call-overload]
+            "params": _params(algorithm),
             "data": {"name": e.data["name"], **data},
             "shift": e.shift,
             "train": e.train,
@@ -115,3 +115,10 @@ class Cell:
             more["made"] = describe()
             files.write_json(folder / "result.json", {"method": self.method} | result.row() | more)
             return True
+
+
+def _params(algorithm: Any) -> dict[str, Any]:
+    """Its options. Those that came later count where they are not at their default: older cells knew none."""
+    fields = dataclasses.fields(algorithm)
+    quiet = {f.name for f in fields if f.metadata.get("later") and getattr(algorithm, f.name) == f.default}
+    return {k: v for k, v in dataclasses.asdict(algorithm).items() if k not in quiet}

@@ -10,7 +10,7 @@ from focusfl import files
 from focusfl.paper.claims import judge
 from focusfl.paper.keeping import cells_of
 from focusfl.paper.reproduction import SCALES, Reproduction, catalogue, load
-from focusfl.report.markdown import grid
+from focusfl.report.markdown import certain, grid
 from focusfl.report.section import Section
 from focusfl.report.tables import COLUMNS, title
 
@@ -58,7 +58,7 @@ def markdown(results: Path) -> str:
     for one in every:
         parts += [f"## {one.title} ({one.scale} scale)"]
         parts += ["Differs from the paper: " + "; ".join(one.deviations) + "."] if one.deviations else []
-        parts += [_results(one)] if one.rows else []
+        parts += [_results(one), *_certain(one)] if one.rows else []
         parts += (
             [grid(list(one.table[0]), [[_cell(v) for v in row.values()] for row in one.table])] if one.table else []
         )
@@ -91,6 +91,17 @@ def _results(one: Section) -> str:
     head = ["setting"] * several + ["method", *columns.values()]
     head += [f"{float(goal.removeprefix('rounds_')):.0%}" for goal in goals] + ["seeds"]
     return grid(head, lines)
+
+
+def _certain(one: Section) -> list[str]:
+    """Intervals of FAA by part, where the rows have them."""
+    parts = dict.fromkeys(row["part"] for row in one.rows)
+    each = {part: certain([row for row in one.rows if row["part"] == part]) for part in parts}
+    return [
+        f"{part}: {text}" if part and i == 0 else text
+        for part, found in each.items()
+        for i, text in enumerate(found)
+    ]
 
 
 def _with_paper(values: list[float], paper: float | None) -> str:

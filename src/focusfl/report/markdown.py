@@ -7,6 +7,7 @@ from typing import Any
 
 from focusfl import __version__
 from focusfl.algorithms import ALGORITHMS
+from focusfl.report import certainty
 from focusfl.report.section import Section
 from focusfl.report.tables import COLUMNS, group, right, title
 from focusfl.report.tells import tells
@@ -22,7 +23,7 @@ def report(name: str, experiment: dict[str, Any], section: Section) -> str:
         f"{first['data']}, {first['rounds']} rounds, {len(first['loss'])} agents; mean ± standard deviation over"
     ]
     head += [f"{len(seeds)} seed(s): {', '.join(map(str, seeds))}. Best loss of an agent: {first['bayes_kind']}."]
-    parts = [f"# {name}", " ".join(head), table(rows)]
+    parts = [f"# {name}", " ".join(head), table(rows), *certain(rows)]
     parts += [f"- {title(method)}: left out. {why}" for method, why in section.left_out.items()]
     parts += [f"- {who}, left out of {why}" for who, why in section.absent.items()]
     parts += ["What the server learns of one agent:", told(rows), settings(experiment, first)]
@@ -38,6 +39,12 @@ def table(rows: list[Row]) -> str:
         cells = [f"{mean(r[k] for r in runs):.4f} ± {pstdev(r[k] for r in runs):.4f}" for k in columns]
         lines.append([name, *cells, right(runs), f"{mean(r['seconds'] for r in runs):.1f}"])
     return grid(lines[0], lines[1:])
+
+
+def certain(rows: list[Row]) -> list[str]:
+    """Intervals of FAA, where the results have them."""
+    made = certainty.table(group(rows))
+    return [] if made is None else [f"{certainty.SAYS}:", grid(*made)]
 
 
 def told(rows: list[Row]) -> str:

@@ -82,7 +82,7 @@ def _pieces(section: Section, id: str, plots: Plots) -> Iterator[str]:
     elif not section.rows:
         yield NOTHING.format("No run has finished yet.")
     if section.rows or section.expect:
-        yield tables.results(section) + tables.rounds(section)
+        yield tables.results(section) + tables.certain(section) + tables.rounds(section)
     if section.missing:
         yield f'<aside class="missing" id="{id}-missing"><p>Not computed yet, and in no number on this page:</p>'
         yield f"<ul>{_items(section.missing)}</ul></aside>"

@@ -8,6 +8,7 @@ from html import escape
 from statistics import mean, pstdev
 
 from focusfl.algorithms import ALGORITHMS
+from focusfl.report import certainty
 from focusfl.report.markup import NONE, blocks, minus, plain
 from focusfl.report.section import Claim, Row, Section
 from focusfl.report.tables import COLUMNS, right, title
@@ -74,6 +75,19 @@ def rounds(section: Section) -> str:
         body.append((part, lines))
     said = "First round with that average accuracy: the mean over the seeds that reached it, and how many did"
     return blocks(said, [(f"{float(g):.0%}", "", paper[g]) for g in goals], [], body) if goals else ""
+
+
+def certain(section: Section) -> str:
+    """Intervals of FAA, a table for each part that has them."""
+    tables = []
+    for part, methods in parts(section).items():
+        made = certainty.table({named(method): runs for method, runs in methods.items() if runs})
+        if made is not None:
+            cells = [[NONE if cell == certainty.NONE else minus(cell) for cell in line[1:]] for line in made[1]]
+            inner = ["".join(f"<td class='number'>{cell}</td>" for cell in line) for line in cells]
+            lines = [f"{_row(line[0])}{rest}</tr>" for line, rest in zip(made[1], inner, strict=True)]
+            tables.append(plain(": ".join(filter(None, [part, certainty.SAYS])), made[0], lines))
+    return "".join(tables)
 
 
 def claims(said: list[Claim]) -> str:

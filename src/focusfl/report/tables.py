@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from focusfl.algorithms import ALGORITHMS
+from focusfl.report import certainty
 
 Row = dict[str, Any]
 SIDE_BY_SIDE = 4  # methods whose bars fit a terminal
@@ -20,7 +21,7 @@ COLUMNS = {"avg_acc": "accuracy", "avg_loss": "loss", "faa": "FAA", "agnostic_lo
 def show(rows: list[Row], left_out: dict[str, str], console: Console) -> None:
     """All of them."""
     by_method = group(rows)
-    console.print(Group(methods(by_method), *absent(left_out)))
+    console.print(Group(methods(by_method), *absent(left_out), certain(by_method)))
     every = agents(by_method) if len(by_method) <= SIDE_BY_SIDE else profiles(by_method)
     console.print(Group(every, clusters(by_method), speed(by_method)))
 
@@ -78,6 +79,20 @@ def methods(by_method: dict[str, list[Row]]) -> Table:
             for k, cell in zip(columns, cells, strict=True)
         ]
         table.add_row(name, *marked, right_cell)
+    return table
+
+
+def certain(by_method: dict[str, list[Row]]) -> RenderableType:
+    """Intervals of FAA, and who is less fair than the fairest by more than noise."""
+    made = certainty.table(by_method)
+    if made is None:
+        return Group()
+    table = Table(title=certainty.SAYS, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for i, heading in enumerate(made[0]):
+        wide = max(len(line[i]) for line in made[1]) if i else None
+        table.add_column(heading, justify="right" if i else "left", overflow="fold", min_width=wide)
+    for line in made[1]:
+        table.add_row(*line)
     return table
 
 

@@ -24,7 +24,7 @@ class FocusFrom(Focus):
     ridge: float = 0.0
 
     def start(self, networks: Networks, E: int) -> State:
-        return {"w": {k: self.begin.reshape(v.shape).to(v) for k, v in networks.copies(self.M).items()}}
+        return {"w": {k: self.begin.reshape(v.shape).to(v) for k, v in networks.copies(len(self.begin)).items()}}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         ridge = self.ridge / 2 * vector(server["w"]).square().sum(1)  # pi exp(-loss - ridge)

@@ -1,0 +1,172 @@
+"""The start of FOCUS by the agents' updates: sketches, groups, how many, and what becomes of them in a run."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import silhouette_score
+
+import focusfl as ff
+from focusfl.algorithms import split
+from focusfl.engines.flower import secure
+from focusfl.errors import InputError
+from focusfl.metrics import adjusted_rand_index
+from focusfl.training import Setup, labels, run
+
+
+def stack(v):
+    return {"a": v[None, : len(v) // 2], "b": v[None, len(v) // 2 :]}
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(257, 5000), st.integers(0, 2**30))
+def test_a_sketch_keeps_length_and_angles(size, seed):
+    """A count sketch keeps inner products in the mean; their error has variance (1 + cos^2) / 256 at most."""
+    rng = torch.Generator().manual_seed(seed)
+    u, v = torch.randn(2, size, generator=rng)
+    v = u + v  # at 45 degrees, about
+    a, b = split.sketch(stack(u)), split.sketch(stack(v))
+    cos = float(u @ v / u.norm() / v.norm())
+    assert a.shape == (split.SIZE,)
+    assert abs(float(a @ b) - cos) < 5 * (2 / 256) ** 0.5
+    assert abs(float(a @ a) - 1) < 5 * (2 / 256) ** 0.5
+
+
+def test_a_small_update_is_its_own_sketch():
+    said = split.sketch(stack(torch.tensor([3.0, 0.0, 4.0, 0.0])))
+    assert torch.allclose(said[:4], torch.tensor([0.6, 0.0, 0.8, 0.0])) and not said[4:].any()
+    assert not split.sketch(stack(torch.zeros(4))).any()  # a free rider's
+
+
+def test_the_silhouette_worked_out_by_hand():
+    """0, 1 | 10, 11: a = 1; b is 10.5 for the outer and 9.5 for the inner ones."""
+    x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
+    expect = (9.5 / 10.5 + 8.5 / 9.5) / 2
+    assert split.silhouette(x, torch.tensor([0, 0, 1, 1])) == pytest.approx(expect)
+
+
+def test_a_lone_agent_is_as_close_as_the_others_are_to_theirs():
+    """0, 1 | 10: a = 1 for all; b is 10, 9, 9.5."""
+    x = torch.tensor([[0.0], [1.0], [10.0]])
+    expect = (9 / 10 + 8 / 9 + 8.5 / 9.5) / 3
+    assert split.silhouette(x, torch.tensor([0, 0, 1])) == pytest.approx(expect)
+    assert split.silhouette(x, torch.tensor([0, 1, 2])) == 0
+    assert split.silhouette(x, torch.tensor([0, 0, 0])) == 0
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 2), min_size=9, max_size=20), st.integers(0, 2**30))
+def test_without_lone_agents_it_is_scikit_learns(group, seed):
+    group = torch.tensor([0, 0, 1, 1, 2, 2, *group])
+    x = torch.randn(len(group), 3, generator=torch.Generator().manual_seed(seed))
+    assert split.silhouette(x, group) == pytest.approx(silhouette_score(x.numpy(), group.numpy()), abs=1e-5)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(0, 2**30))
+def test_groups_far_apart_are_found_whatever_their_order(extra, seed):
+    kinds = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3, *extra])
+    rng = torch.Generator().manual_seed(seed)
+    points = torch.eye(4, 256)[kinds] + 0.01 * torch.randn(len(kinds), 256, generator=rng)
+    assert adjusted_rand_index(split.groups(points, 4), kinds) == 1
+    assert adjusted_rand_index(split.how_many(points), kinds) == 1
+    sizes = torch.bincount(split.groups(points, 4))
+    assert (sizes.diff() <= 0).all()  # the largest first
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(1, 30), st.integers(0, 2**30))
+def test_agents_without_groups_stay_together(C, seed):
+    points = torch.randn(C, 256, generator=torch.Generator().manual_seed(seed))
+    assert not split.how_many(points / points.norm(dim=1, keepdim=True)).any()
+
+
+def test_the_same_update_from_all_is_one_group():
+    assert not split.how_many(torch.ones(8, 256)).any()
+    assert set(split.groups(torch.ones(8, 256), 3).tolist()) <= {0, 1, 2}
+    assert split.groups(torch.eye(2, 256), 5).tolist() in ([0, 1], [1, 0])  # fewer agents than groups
+
+
+def found(algorithm, fed, rounds, seed=0, **options):
+    *_, last = run(Setup.of(algorithm, fed, rounds, seed=seed, **options), eval_every=0)
+    return labels(algorithm, last.server, last.states, fed.E), last
+
+
+@pytest.mark.parametrize("turns", [[0] * 8, [0] * 7 + [2], [0] * 7 + [1, 1, 2], [0, 0, 1, 1, 2, 2, 3, 3]])
+def test_auto_finds_as_many_clusters_as_there_are(turns):
+    fed = ff.data.rotated_digits(turns=turns)
+    pi, last = found(ff.Focus(M="auto", init="split"), fed, 6)
+    assert int(last.server["live"].sum()) == len(set(turns))
+    assert adjusted_rand_index(pi.argmax(1), fed.clusters) == 1 or len(set(turns)) == 1
+    assert torch.allclose(pi.sum(1), torch.ones(fed.E))
+
+
+def test_the_warm_up_is_fedavg_of_equal_agents():
+    fed = ff.data.synthetic(E=4, n=50)
+    train = ff.Train(lr=0.05, steps=3)
+    _, a = found(ff.Focus(M=2, init="split", warmup=5), fed, 4, train=train)
+    _, b = found(ff.FedAvg(), fed, 4, train=train)
+    assert torch.allclose(a.server["w"]["1.weight"][0], b.server["w"]["1.weight"][0], atol=1e-6)
+    assert a.server["live"].tolist() == [1, 0]
+
+
+def test_the_server_sees_a_sketch_in_one_round_only():
+    fed = ff.data.synthetic(E=4, n=50)
+    setup = Setup.of(ff.Focus(M=2, init="split", warmup=2), fed, 5)
+    server, states = setup.start()
+    shown = []
+    for t in range(5):
+        answers = setup.runner.round(setup.algorithm, server, states, t, np.arange(4))
+        shown.append({k: list(v.shape) for k, v in answers.each.items()})
+        server = setup.algorithm.aggregate(server, answers.add, answers.each, torch.arange(4))
+    assert shown == [{}, {"sketch": [4, 256]}, {}, {}, {}]
+
+
+def test_secure_sums_refuse_what_shows_a_sketch():
+    setup = Setup.of(ff.Focus(M=2, init="split"), ff.data.synthetic(E=4, n=50), 5)
+    with pytest.raises(InputError, match="sketch"):
+        secure.fits(setup.algorithm, setup.start()[0], setup.task)
+
+
+def test_an_agent_that_missed_the_split_finds_its_cluster():
+    """A third of the agents a round: most get no first label."""
+    fed = ff.data.rotated_digits(turns=[0] * 8 + [1] * 8 + [2] * 8)
+    pi, last = found(ff.Focus(M=3, init="split"), fed, 60, fraction=0.33)
+    missed = (last.server["given"] == 0).all(1)
+    assert missed.sum() >= 12
+    assert adjusted_rand_index(pi.argmax(1), fed.clusters) == 1
+
+
+def test_a_newcomer_is_assigned_and_predicts():
+    fed = ff.data.rotated_digits()
+    result = ff.fit(ff.Focus(M="auto", init="split"), fed, rounds=20, bayes="agent")
+    guest = result.assign(*fed.train(9))
+    assert int(guest.pi.argmax()) == int(result.clusters[9])
+    assert guest.predict(fed.test(9).x).shape == (len(fed.test(9).y), 10)
+
+
+@pytest.mark.parametrize("forget, moves", [(1.0, False), (0.5, True)])
+def test_forgetting_lets_an_agent_whose_data_change_move(forget, moves):
+    """One agent turns its digits after 40 rounds. Its old label is worth 40 rounds of evidence, or with forget =
+    0.5 two; in 40 rounds its old model would learn the new data before the label gives way."""
+    before = ff.data.rotated_digits(turns=[0, 0, 0, 0, 1, 1, 1, 1])
+    after = ff.data.rotated_digits(turns=[0, 0, 0, 1, 1, 1, 1, 1])
+    algorithm = ff.Focus(M=2, init="split", forget=forget)
+    first, second = (Setup.of(algorithm, fed, 100) for fed in (before, after))
+    server, states = first.start()
+    for t in range(60):
+        setup = first if t < 40 else second
+        answers = setup.runner.round(algorithm, server, states, t, np.arange(8))
+        server = algorithm.aggregate(server, answers.add, answers.each, torch.arange(8))
+    pi = labels(algorithm, server, states, 8).argmax(1)
+    assert (pi[3] == pi[4]) == moves
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"M": "auto"}, {"M": "many"}, {"warmup": 0}, {"forget": 0.0}, {"forget": 1.5}, {"init": "random"}],
+)
+def test_options_that_make_no_sense(options):
+    with pytest.raises(InputError):
+        ff.Focus(**options)
