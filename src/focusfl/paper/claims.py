@@ -17,7 +17,8 @@ def judge(saying: Saying, rows: list[Row], methods: dict[str, list[str]] | None 
 
     methods  by part, those that the table has: while one of them has no row, nothing is said
     """
-    parts = [saying.part] if saying.part is not None else list(dict.fromkeys(row["part"] for row in rows))
+    every = dict.fromkeys([*(methods or {}), *(row["part"] for row in rows)])
+    parts = [saying.part] if saying.part is not None else list(every)
     weakly = strictly = True
     numbers = []
     for part in parts:
@@ -26,7 +27,7 @@ def judge(saying: Saying, rows: list[Row], methods: dict[str, list[str]] | None 
         others = {k: v for k, v in values.items() if not saying.than or k in saying.than}
         wanted = set(saying.than or (methods or {}).get(part, [])) - {saying.better}
         if not mine or not others or wanted - set(others):
-            absent = sorted(title(method) for method in wanted - set(others))
+            absent = sorted(title(method) for method in wanted - set(others)) if mine or others else [part or "all"]
             return Claim(saying.says, "not measured", f"missing: {', '.join(absent)}" if absent else "")
         rival = max(others, key=lambda k: mean(others[k].values()))  # larger is better in `values`
         weakly &= mean(mine.values()) + saying.within >= mean(others[rival].values())
