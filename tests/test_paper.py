@@ -244,3 +244,10 @@ def test_accuracy_is_better_when_larger_and_within_is_allowed():
     )  # no AFL yet
     absent = Saying(says="", metric="avg_acc", better="focus", than=["afl"])
     assert judge(absent, rows).verdict == "not measured"
+
+
+def test_a_claim_over_parts_waits_for_all_of_them():
+    rows = rows_of(focus=[0.91], fedavg=[0.9])
+    parts = {"": ["focus", "fedavg"], "k = 5": ["focus", "fedavg"]}
+    claim = judge(Saying(says="", metric="avg_acc", better="focus"), rows, parts)
+    assert claim.verdict == "not measured" and "FOCUS" not in claim.numbers
