@@ -7,7 +7,7 @@ export FOCUSFL_DATA ?= $(CURDIR)/.data
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test check bench bench-peers format clean
 
 demo: $(VENV)/.base
 	$(BIN)/focusfl run demo --out runs/demo --overwrite
@@ -23,6 +23,13 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.base
 	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/mnist.py
+	$(BIN)/python benchmarks/scale.py
+
+# beside other libraries, each in an environment of its own (7 GB); make bench-peers ARGS="--work small"
+bench-peers: $(VENV)/.base
+	$(BIN)/python benchmarks/peers/run.py --venvs .bench-peers $(ARGS)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -11,6 +11,7 @@ import typer
 from focusfl import data_cli
 from focusfl.deploy import cli as deploy_cli
 from focusfl.errors import Diverged, InputError, Interrupted
+from focusfl.studies import cli as studies_cli
 
 if TYPE_CHECKING:
     from focusfl.experiments import Experiment
@@ -180,6 +181,7 @@ def list_(what: Annotated[str, typer.Argument(help="algorithms, data or experime
 
 app.add_typer(data_cli.app, name="data")
 app.add_typer(deploy_cli.app, name="deploy")
+app.add_typer(studies_cli.app, name="study")
 
 
 @app.callback(invoke_without_command=True)

@@ -219,7 +219,9 @@ def _validated(where: str, model: Callable[..., Any], given: Table) -> Any:
         return model(**given)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in ([where] if where else []) + list(first["loc"]))
+        name, *within = first["loc"]  # within: places in a list, and which of several types was tried
+        path = [where] * bool(where) + [name] + [part for part in within if isinstance(part, int)]
+        key = ".".join(map(str, path))
         if first["type"] == "missing":
             raise InputError(f"{key} is missing") from error
         raise InputError(f"{key} = {first['input']!r}: {first['msg']}") from error

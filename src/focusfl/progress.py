@@ -66,7 +66,7 @@ class Bars:
 class Whole:
     """One bar for many runs in other processes: `with Whole(rounds) as bar: bar(rounds_done, done, cells)`."""
 
-    def __init__(self, rounds: int, show: bool | None = None, unit: str = "cells") -> None:
+    def __init__(self, rounds: float, show: bool | None = None, unit: str = "cells") -> None:
         console = Console(stderr=True)
         self.unit = unit
         self._progress = Progress(

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from focusfl.errors import require, whole
 
@@ -85,6 +84,8 @@ def costs(v: Floats, s: Floats, atoms: Atoms, J: int, rule: Rule) -> Floats:
 
 def assigned(cost: Floats, L: int) -> Ints:
     """The atom of each neuron, [H], by Hungarian maximisation; new atoms are numbered from L on, as they come."""
+    from scipy.optimize import linear_sum_assignment  # half a second to import, and few methods need it
+
     atom = np.asarray(linear_sum_assignment(cost, maximize=True)[1], np.int64)
     new = atom >= L
     atom[new] = L + np.arange(new.sum())

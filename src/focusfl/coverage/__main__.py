@@ -78,7 +78,7 @@ def _units(v: float) -> float:
 
 def main() -> None:
     asked = argparse.ArgumentParser(prog="python -m focusfl.coverage", description=__doc__)
-    asked.add_argument("--draws", type=int, default=500, help="of each case; 500 take about ten minutes")
+    asked.add_argument("--draws", type=int, default=500, help="of each case; 500 take about nine minutes")
     draws = asked.parse_args().draws
     print(__doc__)
     table("FAA of one run", {k: partial(one_faa, v) for k, v in CASES.items()}, draws)

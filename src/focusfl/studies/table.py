@@ -1,0 +1,110 @@
+"""The study of FOCUS's starts as Markdown. A run that has not been made is missing, and says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from focusfl import files
+from focusfl.machine import describe
+from focusfl.report.markdown import grid
+from focusfl.studies.cases import AUTO, STARTS, Case
+from focusfl.studies.runs import Key, Row
+from focusfl.studies.summary import ACC, LOSS, Line, count, worse
+
+ABOUT = """# The starts of FOCUS
+
+Made by `focusfl study start`. How often does FOCUS end with the true clusters, from each of its starts? A run is
+right if the adjusted Rand index of its labels and the true clusters is 1 after the last round."""
+BEGUN = """M is the true number of clusters. Synthetic: R > 4r everywhere, first weights from N(0, 1). Digits and
+MNIST (10 x 1000 images): torch's own first weights. "From round": the median round from which the clusters stay
+right, of the runs that are right at the end; the warm-up of "split" counts. An agent's cluster is that of its
+largest label, by however little. Accuracy, loss and the worst agent's loss are means over the seeds."""
+VERDICT = f"""No worse: as many right runs, an accuracy at most {ACC} lower (in regression a loss at most
+{LOSS - 1:.0%} higher) and a worst agent's loss at most {LOSS - 1:.0%} higher than the best of the other starts,
+each measure for itself."""
+NUMBER = """Twelve agents; even: equal clusters; lone: each cluster but the first is a single agent. Digits: quarter
+turns, the fifth and sixth cluster in a mirror. Of the runs, how many end with the true number of clusters, and how
+many with the true clusters."""
+
+
+def write(results: Path, cases: list[Case], seeds: int, known: dict[Key, Row]) -> Path:
+    """start.md and start.json."""
+    order = {case.name: i for i, case in enumerate(cases)}
+    rows = sorted(known.values(), key=lambda row: (order[row["case"]], row["seed"], row["start"]))
+    files.write_rows(results / "start.json", {"study": "start", "seeds": seeds, "written_by": describe()}, rows)
+    files.write_text(results / "start.md", markdown(cases, seeds, known))
+    return results / "start.md"
+
+
+def markdown(cases: list[Case], seeds: int, known: dict[Key, Row]) -> str:
+    lines = [count(case, start, seeds, known) for case in cases for start in case.starts]
+    starts = [line for line in lines if line.start != AUTO]
+    auto = [line for line in lines if line.start == AUTO]
+    undone = sum(line.seeds - line.done for line in lines)
+    parts = [ABOUT]
+    parts += [f"Missing: {undone} of {sum(line.seeds for line in lines)} runs."] if undone else []
+    parts += ["## Which start", BEGUN, _starts(starts), _totals(starts), VERDICT, _verdicts(starts)]
+    parts += ['## How many clusters: M = "auto"', NUMBER, _auto(auto)]
+    parts += [
+        "## Settings",
+        "What is not named is the default of the data.",
+        grid(["case", "settings"], [[case.name, _said(case)] for case in cases]),
+    ]
+    commits = sorted({str(row["commit"]) for row in known.values()})
+    parts += [f"`start.json` has a row a run. Commits: {', '.join(commits) or 'none'} (+: with changes)."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _starts(lines: list[Line]) -> str:
+    cells = []
+    for line in lines:
+        scores = [_number(line.acc, ".3f"), _number(line.loss, ".4f"), _number(line.worst, ".4f")]
+        cells.append([line.case.name, line.start, share(line.right, line), _number(line.since, ".3g"), *scores])
+    return grid(["case", "start", "right", "from round", "accuracy", "loss", "worst loss"], cells)
+
+
+def _totals(lines: list[Line]) -> str:
+    """Over the cases in which no start misses a run: the same runs for all."""
+    gaps = {line.case.name for line in lines if not line.whole}
+    whole = [line for line in lines if line.case.name not in gaps]
+    if not whole:
+        return "No case is complete yet."
+    said = []
+    for start in STARTS:
+        mine = [line for line in whole if line.start == start]
+        said.append(f"{start} {sum(line.right for line in mine)} of {sum(line.done for line in mine)}")
+    return f"Right, over the complete cases: {', '.join(said)}."
+
+
+def _verdicts(lines: list[Line]) -> str:
+    cells = []
+    for name in dict.fromkeys(line.case.name for line in lines):
+        split, *others = (line for line in lines if line.case.name == name)
+        found = worse(split, others)
+        cells.append([name, "missing" if found is None else f"no: {', '.join(found)}" if found else "yes"])
+    return grid(["case", "split is no worse"], cells)
+
+
+def _auto(lines: list[Line]) -> str:
+    cells = []
+    for line in lines:
+        hits = [share(line.number, line), share(line.right, line)]
+        cells.append([line.case.name, str(line.case.clusters), *hits])
+    return grid(["case", "true number", "number right", "clusters right"], cells)
+
+
+def share(hits: int, line: Line) -> str:
+    """Of the runs there are; with how many are missing or diverged."""
+    if not line.done:
+        return "missing"
+    notes = {"missing": line.seeds - line.done, "diverged": line.diverged}
+    said = ", ".join(f"{n} {what}" for what, n in notes.items() if n)
+    return f"{hits} of {line.done}" + (f" ({said})" if said else "")
+
+
+def _said(case: Case) -> str:
+    return ", ".join(f"{k} = {v}" for k, v in case.settings.items())
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
