@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from figure import figure
 from turns import small_agents
 
 import focusfl as ff
@@ -90,7 +91,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     options.add_argument("--case", help="one case, as JSON")
     options.add_argument("--repeat", type=int, default=3)
-    options.add_argument("--out", type=Path, help="keep the numbers, as JSON")
+    options.add_argument("--out", type=Path, help="keep the numbers as JSON, and a figure beside it")
     chosen = options.parse_args()
     if chosen.case:
         print(json.dumps(case(chosen.case)))
@@ -109,6 +110,7 @@ def main() -> None:
     copies = (large["peak"] - large["before"]) / large["model"]
     print(f"ResNet-18, 100 agents, M = 2: {copies:.1f} copies of the model above the data")
     if chosen.out:
+        chosen.out.with_suffix(".svg").write_text(figure(rows))
         chosen.out.write_text(json.dumps({"small agents": rows, "resnet18": large}, indent=1) + "\n")
 
 
