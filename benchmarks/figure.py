@@ -1,4 +1,4 @@
-"""The figure of benchmarks/scale.py, as SVG: time per participating agent, and memory, over the number of agents."""
+"""The figure of benchmarks/scale.py, as SVG: time per participating agent, and memory, over the agents."""
 
 from __future__ import annotations
 
