@@ -70,7 +70,7 @@ class Agent(Protocol):
         weights: Tensor | None = None,
         freeze: Collection[str] = (),
     ) -> Models:
-        """Each model after the K local steps.
+        """Each model after the K local steps: a new stack, the caller's to use up.
 
         only     [M] bool: the others come back as they were
         weights  [M, n]: of each example in each model's loss, which is mean(weight * loss)
