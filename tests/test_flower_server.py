@@ -123,6 +123,24 @@ def test_agents_that_rest_are_those_of_the_serial_engine(algorithm: Algorithm) -
     assert row["loss"] == pytest.approx(serial(algorithm, fraction=0.5), abs=1e-5)
 
 
+@pytest.mark.parametrize("algorithm", [ff.Focus(M=2), ff.Ditto(), ff.FedSoft(M=2)], ids=lambda a: a.name)
+def test_nodes_that_connect_late_and_stop_early_are_agents_that_join_and_leave(algorithm: Algorithm) -> None:
+    """Agent 1 from round 3 on, agent 2 up to round 3: as the serial engine simulates it."""
+    hall = Hall(algorithm)
+    hall.here = {100, 102, 103}
+
+    def after(call: Call, _: Message) -> None:
+        if call[0] == "train":
+            t = call[2] + 1  # the next round
+            hall.here = {100, 103} | ({101} if t >= 2 else set()) | ({102} if t < 3 else set())
+
+    hall.after = after
+    row = go(hall, algorithm, rounds=5)
+    assert row["agents"] == [0, 1, 3]
+    simulated = serial(algorithm, rounds=5, joins={1: 3}, leaves={2: 4})
+    assert row["loss"] == pytest.approx([simulated[e] for e in row["agents"]], abs=1e-5)
+
+
 def test_history_has_scores_of_evaluated_rounds_alone(tmp_path: Path) -> None:
     go(Hall(ff.Focus(M=2)), ff.Focus(M=2), rounds=5, eval_every=2, out=tmp_path)
     rows = history.read(tmp_path / "runs" / "focus-seed0")

@@ -1,5 +1,7 @@
 """The start of FOCUS by the agents' updates: sketches, groups, how many, and what becomes of them in a run."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import silhouette_score
 
 import focusfl as ff
-from focusfl.algorithms import split
+from focusfl.algorithms import live, split
 from focusfl.engines.flower import secure
 from focusfl.errors import InputError
 from focusfl.metrics import adjusted_rand_index
@@ -22,12 +24,12 @@ def stack(v):
 @settings(deadline=None, max_examples=30)
 @given(st.integers(257, 5000), st.integers(0, 2**30))
 def test_a_sketch_keeps_length_and_angles(size, seed):
-    """A count sketch keeps inner products in the mean; their error has variance (1 + cos^2) / 256 at most."""
+    """A count sketch keeps inner products in the mean; at length one their error has variance (1 + cos^2) / 256."""
     rng = torch.Generator().manual_seed(seed)
     u, v = torch.randn(2, size, generator=rng)
-    v = u + v  # at 45 degrees, about
+    u, v = u / u.norm(), (u + v) / (u + v).norm()  # at 45 degrees, about
     a, b = split.sketch(stack(u)), split.sketch(stack(v))
-    cos = float(u @ v / u.norm() / v.norm())
+    cos = float(u @ v)
     assert a.shape == (split.SIZE,)
     assert abs(float(a @ b) - cos) < 5 * (2 / 256) ** 0.5
     assert abs(float(a @ a) - 1) < 5 * (2 / 256) ** 0.5
@@ -35,8 +37,14 @@ def test_a_sketch_keeps_length_and_angles(size, seed):
 
 def test_a_small_update_is_its_own_sketch():
     said = split.sketch(stack(torch.tensor([3.0, 0.0, 4.0, 0.0])))
-    assert torch.allclose(said[:4], torch.tensor([0.6, 0.0, 0.8, 0.0])) and not said[4:].any()
+    assert said[:4].tolist() == [3.0, 0.0, 4.0, 0.0] and not said[4:].any()
     assert not split.sketch(stack(torch.zeros(4))).any()  # a free rider's
+
+
+def test_no_sketch_is_longer_than_three_times_the_median():
+    lengths = torch.tensor([0.0, 1.0, 2.0, 5.9, 1e6])
+    found = split.bounded(lengths[:, None] * torch.eye(5, 256))
+    assert torch.allclose(found.norm(dim=1), torch.tensor([0.0, 1.0, 2.0, 5.9, 6.0]))
 
 
 def test_the_silhouette_worked_out_by_hand():
@@ -129,13 +137,33 @@ def test_secure_sums_refuse_what_shows_a_sketch():
         secure.fits(setup.algorithm, setup.start()[0], setup.task)
 
 
-def test_an_agent_that_missed_the_split_finds_its_cluster():
-    """A third of the agents a round: most get no first label."""
+@pytest.mark.parametrize("fraction, M", [(0.3, 3), (0.3, "auto"), (0.1, 3)])
+def test_with_few_agents_a_round_the_split_waits_for_most_of_them(fraction, M):
+    """Until 20 of 24 are heard. The others get no first label; they find their cluster by their losses."""
     fed = ff.data.rotated_digits(turns=[0] * 8 + [1] * 8 + [2] * 8)
-    pi, last = found(ff.Focus(M=3, init="split"), fed, 60, fraction=0.33)
-    missed = (last.server["given"] == 0).all(1)
-    assert missed.sum() >= 12
+    pi, last = found(ff.Focus(M=M, init="split"), fed, 60, fraction=fraction)
+    assert last.server["parted"] > 5
+    assert 20 <= (last.server["given"] > 0).any(1).sum() < 24
     assert adjusted_rand_index(pi.argmax(1), fed.clusters) == 1
+
+
+def test_while_it_waits_the_shared_model_stays():
+    fed = ff.data.synthetic(E=10, n=50)
+    setup = Setup.of(ff.Focus(M=2, init="split"), fed, 30, fraction=0.2)
+    models = [done.server["w"]["1.weight"][0] for done in run(setup, eval_every=0)]
+    parted = next(t for t, done in enumerate(run(setup, eval_every=0), 1) if int(done.server["parted"]))
+    same = [torch.equal(a, b) for a, b in pairwise(models)]
+    assert same[:parted] == [False] + [True] * (parted - 3) + [False, False]
+
+
+def test_it_does_not_wait_forever():
+    """Two of ten agents answer, ever."""
+    server = live.begin({"w": torch.zeros(2, 4)}, 10)
+    while not int(server["parted"]):
+        server = live.advance(server, live.models(server))
+        server = live.listen(server, server["w"], torch.eye(2, 256), torch.tensor([3, 5]), 3, 2)
+    assert int(server["parted"]) == 3 + live.PATIENCE
+    assert (server["given"] > 0).any(1).nonzero().flatten().tolist() == [3, 5]
 
 
 def test_a_newcomer_is_assigned_and_predicts():

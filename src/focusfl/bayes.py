@@ -22,6 +22,7 @@ from torch import Tensor
 from focusfl import files
 from focusfl.algorithms.local import Local
 from focusfl.data.federation import Federation
+from focusfl.engines.presence import EVERYBODY
 from focusfl.errors import Diverged, InputError, nearest
 from focusfl.examples import read
 from focusfl.training import Round, Setup, evaluate, example_losses, run
@@ -85,7 +86,7 @@ class Surrogates:
     def _surrogate(self, setup: Setup, groups: Tensor, watch: Watch, stop: Callable[[], bool]) -> Losses:
         groups = torch.unique(groups, return_inverse=True)[1]
         here = "auto" if setup.engine == "flower" else setup.engine  # a surrogate is nobody's node
-        alone = replace(setup, algorithm=Local(), fraction=1.0, engine=here)
+        alone = replace(setup, algorithm=Local(), fraction=1.0, presence=EVERYBODY, engine=here)
         key = hashlib.sha256(f"{alone.fingerprint}{groups.tolist()}".encode()).hexdigest()[:24]
         if key not in self._known:
             train = partial(self._train, alone, groups, watch, stop)

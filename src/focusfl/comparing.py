@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from focusfl import examples, files, history
+from focusfl import examples, explain, files, history
 from focusfl.bayes import Surrogates, resolve
 from focusfl.errors import CannotRun, Diverged, InputError
 from focusfl.experiments import Experiment
@@ -102,8 +102,11 @@ def _run(
                 row = {"method": method} | result.row() | {"rounds_to": history.rounds_to(history.read(folder))}
                 if result.examples is not None and result.excess_se is not None:
                     examples.save(folder, result.examples)
-                    before = {r["method"]: _folder(out, r["method"], seed) for r in rows if r["seed"] == seed}
+                    here = [r for r in rows if r["seed"] == seed]
+                    before = {r["method"]: _folder(out, r["method"], seed) for r in here}
                     row["faa_correlation"] = examples.correlations(folder, before)
+                    paired = {r["method"]: before[r["method"]] for r in here if explain.wanted(row, r)}
+                    row["gap_se"] = examples.gap_errors(folder, paired)
                 files.write_json(done, row)
             rows.append(_row(done))
             files.write_json(out / "results.json", rows)

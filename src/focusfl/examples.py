@@ -5,6 +5,7 @@ FOLDER/examples.safetensors    excess [N] float32, agent e has examples at[e] to
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +58,11 @@ def correlation(one: Examples, other: Examples) -> float:
     return intervals.correlation(each[0], each[1], covariance(one, other))
 
 
+def gap_error(one: Examples, other: Examples) -> Tensor:
+    """The standard error of each agent's mean less the other's, on the same examples. [E]"""
+    return standard_error(Examples(one.excess - other.excess, one.at))
+
+
 def save(folder: Path, one: Examples) -> None:
     tensors = {"excess": one.excess.float().contiguous(), "at": one.at}
     files.write(folder / NAME, lambda temporary: save_file(tensors, temporary))
@@ -82,11 +88,20 @@ def read(path: Path, *names: str) -> list[Tensor] | None:
 
 def correlations(folder: Path, others: dict[str, Path]) -> dict[str, float]:
     """Of the run in `folder` with other methods' on the same examples, by method; of those that kept theirs."""
+    return {method: correlation(one, other) for method, one, other in _pairs(folder, others)}
+
+
+def gap_errors(folder: Path, others: dict[str, Path]) -> dict[str, list[float]]:
+    """The same for the standard errors of the differences between them."""
+    return {method: gap_error(one, other).tolist() for method, one, other in _pairs(folder, others)}
+
+
+def _pairs(folder: Path, others: dict[str, Path]) -> Iterator[tuple[str, Examples, Examples]]:
     one = load(folder)
-    if one is None:
-        return {}
-    found = {method: load(path) for method, path in others.items()}
-    return {k: correlation(one, v) for k, v in found.items() if v is not None and torch.equal(v.at, one.at)}
+    for method, path in others.items():
+        other = load(path)
+        if one is not None and other is not None and torch.equal(other.at, one.at):
+            yield method, one, other
 
 
 def _total(values: Tensor, at: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_serializer
 
 from focusfl.algorithms import ALGORITHMS
 from focusfl.core import Algorithm
@@ -41,12 +41,19 @@ class Experiment(BaseModel):
     fraction: float = Field(default=1.0, gt=0, le=1)
     device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
     precision: Literal["float32", "bf16"] = "float32"
+    joins: dict[int, int] = {}  # agent: its first round
+    leaves: dict[int, int] = {}  # agent: the round from which on it is gone
     bayes: Literal["auto", "exact", "true", "learned", "agent"] = "auto"
     eval_every: int = Field(default=1, ge=1)
     checkpoint_every: int = Field(default=10, ge=1)
     train: Table = {}
     shift: list[Table] = []
     params: dict[str, Table] = {}
+
+    @model_serializer(mode="wrap")
+    def _without_what_came_later(self, write: Callable[[Experiment], Table]) -> Table:
+        """Options that came later are said where they are set: folders of results from before knew none."""
+        return {k: v for k, v in write(self).items() if v or k not in ("joins", "leaves")}
 
     @staticmethod
     def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
@@ -129,7 +136,7 @@ class Experiment(BaseModel):
         fed = self.federation(seed)
         clusters = None if fed.clusters is None else len(fed.clusters.unique())
         train = self.train_options(fed.recipe.train)
-        rest = (seed, self.engine, self.fraction, self.device, self.precision)
+        rest = (seed, self.engine, self.fraction, self.device, self.precision, self.joins, self.leaves)
         made: dict[str, Setup | CannotRun] = {}
         for method in self.methods:
             algorithm = self.algorithm(method, clusters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +31,8 @@ def fit(
     fraction: float = 1.0,
     device: str = "cpu",
     precision: str = "float32",
+    joins: Mapping[int, int] | None = None,
+    leaves: Mapping[int, int] | None = None,
     bayes: str = "auto",
     progress: bool | None = None,
 ) -> Result:
@@ -42,10 +44,13 @@ def fit(
     fraction              of the agents that take part in each round
     device                cpu | cuda | mps | auto
     precision             float32 | bf16: local training multiplies in bfloat16, where the processor has units
+    joins, leaves         agents that come or go: {7: 40}, agent 7 takes part from round 40 on, or up to round 39;
+                          rounds count from 1
     bayes                 best loss of each agent: auto | exact | true | learned | agent (see focusfl.bayes)
     progress              bars on stderr; by default where stderr is a terminal
     """
-    setup = Setup.of(algorithm, fed, rounds, model, train, seed, engine, fraction, device, precision)
+    options = engine, fraction, device, precision, joins, leaves
+    setup = Setup.of(algorithm, fed, rounds, model, train, seed, *options)
     resolve(bayes, fed)
     for line in notes(setup):
         warnings.warn(line, stacklevel=2)

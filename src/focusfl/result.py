@@ -10,18 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from focusfl import intervals, metrics
+from focusfl import explain, intervals, metrics
 from focusfl.bayes import Bayes
 from focusfl.core import Algorithm, Data, State
 from focusfl.data.check import as_data, as_inputs, check_agents
 from focusfl.engines import Scores
 from focusfl.engines.serial import SerialAgent, predictor
 from focusfl.errors import InputError
-from focusfl.examples import Examples, standard_error
+from focusfl.examples import Examples, gap_error, standard_error
 from focusfl.intervals import Interval
 from focusfl.training import Setup, example_losses, labels
 from focusfl.tree import take
 
+_CALLS = {"fedavg": "FedAvg", "local": "Local"}
 MANY = 20  # agents from which on the 5th and 95th percentile leave some out
 
 
@@ -65,7 +66,11 @@ class Result:
             best = self.bayes.repeat_interleave(at.diff())
         if best is None:
             return None
-        return Examples(example_losses(self.setup, self.server, self.states) - best, at)
+        return Examples(self._example_losses - best, at)
+
+    @cached_property
+    def _example_losses(self) -> Tensor:
+        return example_losses(self.setup, self.server, self.states)
 
     @cached_property
     def excess_se(self) -> Tensor | None:
@@ -126,7 +131,8 @@ class Result:
         setup, fed = self.setup, self.setup.fed
         about = {"data": fed.name, "seed": setup.seed, "rounds": setup.rounds, "engine": setup.runner.name}
         found = scored(self.scores, self.best, self.pi, self.clusters, fed.clusters) | self._noise()
-        return described(setup.algorithm) | about | found | {"train": asdict(setup.train), "seconds": self.seconds}
+        found |= {"n": fed.training.sizes.tolist(), "train": asdict(setup.train), "seconds": self.seconds}
+        return described(setup.algorithm) | about | found
 
     def _noise(self) -> dict[str, Any]:
         """Standard errors and intervals; `faa90` is for many agents."""
@@ -157,6 +163,33 @@ class Result:
         i = self.faa_interval
         noise = "" if i is None else f" (95 % interval {i.low:.4f} to {i.high:.4f})"
         return "\n".join([*_align([head, *rows]), f"FAA {self.faa:.4f}{noise}, {mean}, {worst}"])
+
+    def explain(self, *others: Result) -> str:
+        """In words: the groups, who is uncertain, who gained and who lost; warnings where another method will do.
+
+        others  results of `ff.FedAvg()` and of `ff.Local()` on the same federation and seed
+        """
+        row, rows = self.row(), [self._beside(other) for other in others]
+        told = explain.compared([row], rows)
+        missing = [name for name in explain.BASES if name not in told and name != row["algorithm"]]
+        asked = [name for name in explain.BASES if name in missing or name in {one["algorithm"] for one in rows}]
+        calls = ", ".join(f"ff.fit(ff.{_CALLS[name]}(), fed)" for name in asked)
+        against = " and ".join(explain.BASES[name] for name in missing)
+        hint = f"Who gained and who lost against {against}: result.explain({calls}), with the options of this run."
+        return "\n".join([*explain.explain(row, rows), *[hint] * bool(missing)])
+
+    def _beside(self, other: Result) -> dict[str, Any]:
+        """The other's row, with the standard error of each agent's difference in loss."""
+        mine, its, row = self.setup, other.setup, other.row()
+        if row["algorithm"] not in explain.BASES:
+            raise InputError(f"explain: give it results of FedAvg and Local, not of {its.algorithm.name}")
+        if mine.seed != its.seed or (mine.fed is not its.fed and mine.fed.fingerprint != its.fed.fingerprint):
+            said = f"{its.algorithm.name} was fitted on {its.fed.name!r} with seed {its.seed}"
+            raise InputError(f"explain: {said}; fit it on this run's federation, with seed = {mine.seed}")
+        at = mine.fed.testing.at
+        se = gap_error(Examples(self._example_losses, at), Examples(other._example_losses, at))
+        known = {"gap_se": {described(mine.algorithm)["algorithm"]: se.tolist()}}
+        return row | (known if torch.isfinite(se).all() else {})
 
     def __repr__(self) -> str:
         return f"Result({self.setup.algorithm}, {self.setup.fed.name}, faa={self.faa:.4f})"

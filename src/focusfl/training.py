@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from operator import index
@@ -21,12 +21,13 @@ from focusfl.data.federation import Federation
 from focusfl.device import bf16_units
 from focusfl.device import find as find_device
 from focusfl.engines import Engine, Scores, choose, plan
+from focusfl.engines.presence import EVERYBODY, Presence
 from focusfl.engines.serial import predictor
 from focusfl.errors import Diverged, InputError, Interrupted, choice, require
 from focusfl.history import History
 from focusfl.task import Fresh, Task
 from focusfl.train import Train
-from focusfl.tree import flatten, repeat, take, tree_map
+from focusfl.tree import flatten, put, repeat, take, tree_map
 
 Model = nn.Module | Callable[[], nn.Module]
 
@@ -45,6 +46,7 @@ class Setup:
     fraction: float = 1.0  # of the agents that take part in a round
     device: str = "cpu"
     precision: str = "float32"  # or bf16: products of local training, where there are units for it
+    presence: Presence = EVERYBODY  # but for the agents that come or go
 
     @staticmethod
     def of(
@@ -58,6 +60,8 @@ class Setup:
         fraction: float = 1.0,
         device: str = "cpu",
         precision: str = "float32",
+        joins: Mapping[int, int] | None = None,
+        leaves: Mapping[int, int] | None = None,
     ) -> Setup:
         """With the data's own recipe for what is left out."""
         model = model or fed.recipe.model
@@ -70,8 +74,8 @@ class Setup:
         choice("precision", precision, ("float32", "bf16"))
         if precision == "bf16" and engine == "flower":
             raise InputError("precision = bf16 is for engine = serial or vectorised, not for flower")
-        train = train or fed.recipe.train
-        setup = Setup(algorithm, fed, model, train, rounds, seed, engine, fraction, device, precision)
+        train, presence = train or fed.recipe.train, Presence.of(joins, leaves, fed.E, rounds)
+        setup = Setup(algorithm, fed, model, train, rounds, seed, engine, fraction, device, precision, presence)
         setup.task.check(fed.training.x)
         w = {k: v.unsqueeze(0) for k, v in setup.task.weights().items()}
         with torch.no_grad():
@@ -106,7 +110,11 @@ class Setup:
     def start(self) -> tuple[State, State]:
         """The server's and the agents' states before the first round."""
         server = tree_map(lambda v: v.to(self.place), self.algorithm.start(self.networks, self.fed.E))
-        return server, repeat(tree_map(lambda v: v.to(self.place), self.algorithm.enroll(server)), self.fed.E)
+        return server, self.enrolled(server, self.fed.E)
+
+    def enrolled(self, server: State, count: int) -> State:
+        """The first states of so many agents."""
+        return repeat(tree_map(lambda v: v.to(self.place), self.algorithm.enroll(server)), count)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -120,6 +128,7 @@ class Setup:
         ]
         said += [self.runner.name, self.fraction, repr(self.task.network), self.task.attributes()]
         said += ["bf16"] * self.bf16
+        said += [repr(self.presence)] * (self.presence != EVERYBODY)
         digest = hashlib.sha256(json.dumps(said).encode())
         network = {**dict(self.task.network.named_parameters()), **dict(self.task.network.named_buffers())}
         for k, v in sorted(network.items()):
@@ -175,7 +184,9 @@ def _rounds(
     seconds = history.seconds if history is not None else 0.0
     for t in range(begun, setup.rounds):
         clock = time.perf_counter()
-        cohort = plan.cohort(setup.seed, t, setup.fed.E, setup.fraction)
+        there = setup.presence.there(t, setup.fed.E)
+        cohort = plan.cohort(setup.seed, t, setup.fed.E, setup.fraction, there)
+        _welcome(setup, server, states, t)
         with engine.threads():
             answers = engine.round(algorithm, server, states, t, cohort)
         who = torch.from_numpy(answers.cohort).to(setup.place)
@@ -202,8 +213,16 @@ def _rounds(
         yield Round(begun, server, states, scores, seconds)
 
 
+def _welcome(setup: Setup, server: State, states: State, t: int) -> None:
+    """Who joins in round t begins with a first state as the server would give it now."""
+    agents = setup.presence.joining(t)
+    if len(agents):
+        put(states, torch.from_numpy(agents), setup.enrolled(server, len(agents)))
+        setup.runner.joined(agents)
+
+
 def evaluate(setup: Setup, server: State, states: State) -> Scores:
-    """Every agent on its own test data, on the cpu."""
+    """Every agent on its own test data, on the cpu; who has not come yet or is gone, with what it holds."""
     with setup.runner.threads():
         loss, acc = setup.runner.evaluate(setup.algorithm, server, states)
     return Scores(loss.cpu(), None if acc is None else acc.cpu())

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from focusfl.algorithms import live, split
+from focusfl.algorithms import live, merge, split
 from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, mean_or_keep, mixed, scale_
 from focusfl.errors import choice, require, whole
 
@@ -70,52 +70,58 @@ class Focus(Algorithm):
 
     def start(self, networks: Networks, E: int) -> State:
         if self.init == "split":
-            return live.begin(networks.copies(self.slots), E)
+            held = merge.begin(self.slots) if self.M == "auto" else {}
+            return live.begin(networks.copies(self.slots), E) | held
         tied = self.init == "tied"
         return {"w": networks.copies(self.slots, self.noise) if tied else networks.independent(self.slots)}
 
     def enroll(self, server: State) -> State:
         first = {"log_pi": torch.full((self.slots,), -math.log(self.slots))}  # pi_em = 1/M
-        return first | ({"told": torch.tensor(0)} if "live" in server else {})
+        first |= {"told": torch.tensor(0)} if self.init == "split" else {}
+        return first | (merge.enrolled() if self.M == "auto" else {})
 
     def downlink(self, server: State, e: Tensor) -> State:
         return live.view(server, e)
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
-        w, log_pi = server["w"], live.labels(server, state, self.warmup)
+        w, log_pi = server["w"], live.labels(server, state)
         far = log_pi < (math.log(self.prune) - 20 if self.prune else -math.inf)
-        log_pi = e_step(self.forget * log_pi, agent.losses(w, rough=far))  # E step, eq. 8
+        losses = agent.losses(w, rough=far)
+        log_pi = e_step(self.forget * log_pi, losses)  # E step, eq. 8
         pi = log_pi.exp()
         theta = agent.sgd(w, only=pi > self.prune)  # M step, eqs. 4-5
         each = self._sketch(server, theta, agent)
         share = pi * agent.n if self.weight_by_n else pi
-        upload = Upload(add={"theta": scale_(theta, share), "pi": share}, each=each)
-        return live.kept(server, state, log_pi, self.warmup), upload
+        add = {"theta": scale_(theta, share), "pi": share} | merge.votes(server, state, pi, losses)
+        state = live.kept(server, state, log_pi) | merge.remembered(server, losses)
+        return state, Upload(add, each)
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         if "live" not in server:
             return {"w": mean_or_keep(server["w"], add["theta"], add["pi"])}  # eq. 6
-        w = live.view(server, cohort[0])["w"]
-        server = live.advance(server, mean_or_keep(w, add["theta"], add["pi"]))  # eq. 6
+        means = mean_or_keep(live.models(server), add["theta"], add["pi"])  # eq. 6
+        after = merge.settle(live.advance(server, means), add, cohort)
+        if "sketch" not in each:
+            return after
         M = None if self.M == "auto" else self.M
-        return live.part(server, each["sketch"], cohort, M) if "sketch" in each else server
+        return live.listen(after, server["w"], each["sketch"], cohort, self.warmup, M)
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
-        return mixed(live.labels(server, state, self.warmup).exp(), server["w"], h)  # eq. 7
+        return mixed(live.labels(server, state).exp(), server["w"], h)  # eq. 7
 
     def label(self, server: State, state: State) -> Tensor:
-        pi = live.labels(server, state, self.warmup).exp()
+        pi = live.labels(server, state).exp()
         return pi if "live" not in server else pi.new_zeros(self.slots).index_copy(0, live.which(server), pi)
 
     def assign(self, server: State, agent: Agent) -> tuple[State, State]:
         view = live.view(server, torch.tensor(0))
         losses = agent.losses(view["w"])
         log_pi = e_step(torch.zeros_like(losses), losses)  # from pi = 1/M
-        return view, live.kept(view, self.enroll(server), log_pi, self.warmup)
+        return view, live.kept(view, self.enroll(server), log_pi)
 
     def _sketch(self, server: State, theta: Models, agent: Agent) -> State:
-        """How this agent would change the shared model; in the last round of the warm-up."""
-        if "live" not in server or int(server["t"]) != self.warmup - 1:
+        """How this agent would change the shared model; from the end of the warm-up until the agents are parted."""
+        if not live.asks(server, self.warmup):
             return {}
         return {"sketch": split.sketch({k: theta[k] - server["w"][k] for k in agent.learnt})}
 

@@ -1,6 +1,9 @@
 """The clusters in use: what the start "split" keeps beside FOCUS's own state, and how labels are handed out.
 
-server  {"t": [], "live": [M], "given": [E, M]}    the round, the clusters in use (0, 1), first labels
+server  {"t": [], "parted": []}                    the round; the round of the split, 0 before
+        {"live": [M], "home": [M]}                 the clusters in use (0, 1); where each one's agents are now
+        {"given": [E, M]}                          first labels, in logs
+        {"heard": [H], "sketches": [H, 256]}       who sent which sketch so far (-1: nobody), until the split
 agent   {"told": []}                               has it taken its first label? (0, 1)
 
 Other starts have none of it; then all clusters are in use, and labels stay as they are.
@@ -15,42 +18,62 @@ from focusfl.algorithms import split
 from focusfl.core import Models, State, one_hot, row
 
 SURE = 10.0  # nats by which a first label leads: more than `prune` asks for, few rounds to come back from
+NEVER = -1e30  # the log label of a cluster that is not in use
+ENOUGH, ROOM = 0.8, 1000  # share of the agents, and at most how many, whose sketches the split waits for
+PATIENCE = 20  # rounds it waits for them
 
 
 def begin(w: Models, E: int) -> State:
     """One shared model, the first."""
-    M = len(next(iter(w.values())))
-    return {"w": w, "t": torch.tensor(0), "live": (torch.arange(M) == 0).long(), "given": torch.zeros(E, M)}
+    M, H = len(next(iter(w.values()))), min(E, ROOM)
+    return {
+        "w": w,
+        "t": torch.tensor(0),
+        "parted": torch.tensor(0),
+        "live": (torch.arange(M) == 0).long(),
+        "home": torch.arange(M),
+        "given": torch.zeros(E, M),
+        "heard": torch.full((H,), -1),
+        "sketches": torch.zeros(H, split.SIZE),
+    }
 
 
 def view(server: State, e: Tensor) -> State:
     """What agent e receives: the models in use, and its own first label."""
     if "live" not in server:
         return server
-    live = which(server)
-    return {**server, "w": {k: v[live] for k, v in server["w"].items()}, **row({"given": server["given"]}, e)}
+    seen = {k: v for k, v in server.items() if k not in ("heard", "sketches")}
+    return {**seen, "w": models(server), **row({"given": server["given"]}, e)}
+
+
+def models(server: State) -> Models:
+    """The models in use."""
+    return {k: v[which(server)] for k, v in server["w"].items()}
 
 
 def which(server: State) -> Tensor:
     return torch.as_tensor(server["live"]).nonzero().flatten()
 
 
-def labels(server: State, state: State, warmup: int) -> Tensor:
+def labels(server: State, state: State) -> Tensor:
     """Log labels of the clusters in use. The first ones after the split are the server's."""
     log_pi = torch.as_tensor(state["log_pi"])
     if "live" not in server:
         return log_pi
-    if int(server["t"]) >= warmup:
+    if int(server["parted"]):
         log_pi = torch.where(state["told"] > 0, log_pi, server["given"])
+    joined = torch.where(one_hot(server["home"], len(log_pi)) > 0, 0, -torch.inf)  # [M, M]
+    log_pi = (log_pi.unsqueeze(1) + joined).logsumexp(0)
     return torch.log_softmax(log_pi.index_select(0, which(server)), 0)
 
 
-def kept(server: State, state: State, log_pi: Tensor, warmup: int) -> State:
+def kept(server: State, state: State, log_pi: Tensor) -> State:
     """The agent's state with these labels of the clusters in use."""
     if "live" not in server:
         return {"log_pi": log_pi}
-    told = torch.ones_like(state["told"]) if int(server["t"]) >= warmup else state["told"]
-    return {"log_pi": torch.as_tensor(state["log_pi"]).index_copy(0, which(server), log_pi), "told": told}
+    told = torch.ones_like(state["told"]) if int(server["parted"]) else state["told"]
+    every = torch.full_like(torch.as_tensor(state["log_pi"]), NEVER).index_copy(0, which(server), log_pi)
+    return {**state, "log_pi": every, "told": told}
 
 
 def advance(server: State, means: Models) -> State:
@@ -59,13 +82,35 @@ def advance(server: State, means: Models) -> State:
     return {**server, "w": w, "t": server["t"] + 1}
 
 
-def part(server: State, sketches: Tensor, cohort: Tensor, M: int | None) -> State:
-    """The shared model for each of M groups (None: as many as show). Who was there learns its group; the others
+def asks(server: State, warmup: int) -> bool:
+    """Does the server want to know how an agent would change the shared model?"""
+    return "live" in server and not int(server["parted"]) and int(server["t"]) >= warmup - 1
+
+
+def listen(server: State, before: Models, sketches: Tensor, cohort: Tensor, warmup: int, M: int | None) -> State:
+    """Keep these sketches; with those of enough agents, part them. An agent heard twice counts with its last.
+
+    Until then the shared model stays as it was `before` this round: sketches compare only if all are of one model.
+    """
+    others = (server["heard"] >= 0) & ~torch.isin(server["heard"], cohort)
+    who = torch.cat([cohort, server["heard"][others]])
+    said = torch.cat([sketches, server["sketches"][others].to(sketches)])
+    E, H = len(server["given"]), len(server["heard"])
+    if len(who) >= min(ENOUGH * E, ROOM) or int(server["t"]) >= warmup + PATIENCE:
+        return part(server, said, who, M)
+    heard, room = torch.full_like(server["heard"], -1), torch.zeros_like(server["sketches"])
+    heard[: len(who)], room[: len(who)] = who[:H], said[:H]
+    return {**server, "w": before, "heard": heard, "sketches": room}
+
+
+def part(server: State, sketches: Tensor, who: Tensor, M: int | None) -> State:
+    """The shared model for each of M groups (None: as many as show). Who was heard learns its group; the others
     will find theirs by their losses."""
-    slots = len(server["live"])
+    slots, sketches = len(server["live"]), split.bounded(sketches)
     group = split.how_many(sketches) if M is None else split.groups(sketches, M)
     M = int(group.max()) + 1 if M is None else M
     live = (torch.arange(slots, device=group.device) < M).long()
-    given = server["given"].index_copy(0, cohort, SURE * one_hot(group, slots))
+    given = server["given"].index_copy(0, who, SURE * one_hot(group, slots))
     w = {k: v[:1].expand(v.shape).clone() for k, v in server["w"].items()}
-    return {**server, "w": w, "live": live, "given": given}
+    freed = {"heard": torch.full_like(server["heard"], -1), "sketches": torch.zeros_like(server["sketches"])}
+    return {**server, **freed, "w": w, "live": live, "given": given, "parted": server["t"].clone()}

@@ -1,13 +1,14 @@
 """Which agents belong together, seen from how each would change a model they share: the start of FOCUS "split".
 
-After some rounds of one shared model every agent sends a sketch of its last update, scaled to length one. Agents
-of one kind pull the shared model the same way, so k-means on the sketches finds the kinds; and how many there are
-shows in the silhouette. A lone agent has no neighbours: it counts as close as the others are to theirs.
+After some rounds of one shared model every agent sends a sketch of its last update. Agents of one kind pull the
+shared model the same way, so k-means on the sketches finds the kinds; and how many there are shows in the
+silhouette. A lone agent has no neighbours: it counts as close as the others are to theirs.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -16,20 +17,28 @@ from torch import Tensor
 from focusfl.core import Models, double, vector
 
 SIZE = 256  # numbers in a sketch
-SHARP = 0.45  # silhouette from which groups are groups. Measured: 0.50 to 0.86 with, up to 0.41 without
+LONG = 3.0  # times the median length: no sketch is longer, so that no agent decides alone
 MOST = 10  # groups, where nobody says how many
+SHARPER, CLOUDS = 0.08, 16  # groups are groups if their silhouette is that much above the mean of so many clouds'
+JUDGED = 200  # agents at most by which their number is found
 
 
 def sketch(update: Models) -> Tensor:
-    """A stack of one -> [SIZE]: a random projection (count sketch) of it at length one. Angles survive."""
+    """A stack of one -> [SIZE]: a random projection (count sketch) of it. Lengths and angles survive."""
     u = vector(update)[0]
-    u = u / u.norm().clamp_min(1e-30)
     if len(u) <= SIZE:
         return torch.nn.functional.pad(u, (0, SIZE - len(u)))
     rng = np.random.default_rng(0)  # the same for every agent
     place = torch.from_numpy(rng.integers(0, SIZE, len(u))).to(u.device)
     sign = torch.from_numpy(rng.choice(np.array([-1.0, 1.0], dtype=np.float32), len(u))).to(u)
     return torch.zeros(SIZE, device=u.device, dtype=u.dtype).index_add(0, place, sign * u)
+
+
+def bounded(sketches: Tensor) -> Tensor:
+    """[C, SIZE]: none longer than LONG times the median."""
+    length = torch.linalg.vector_norm(sketches, dim=1, keepdim=True)
+    shorter: Tensor = (LONG * length.median() / length.clamp_min(1e-30)).clamp(max=1)
+    return sketches * shorter
 
 
 def groups(sketches: Tensor, M: int) -> Tensor:
@@ -48,25 +57,43 @@ def groups(sketches: Tensor, M: int) -> Tensor:
 
 
 def how_many(sketches: Tensor) -> Tensor:
-    """[C]: the sharpest groups, of all numbers of them up to MOST and to half of the agents; else one."""
-    tried = [groups(sketches, M) for M in range(2, min(MOST, len(sketches) // 2) + 1)]
-    scores = [silhouette(sketches, found) for found in tried]
-    best = max(range(len(tried)), key=scores.__getitem__, default=None)
-    if best is None or scores[best] < SHARP:
+    """[C]: the sharpest groups, of all numbers of them up to MOST and to half of the agents; else one.
+
+    Some numbers of groups look sharp by chance, the more so the fewer the dimensions. So they have to be sharper
+    than those of agents without groups: points of one normal cloud, as wide in every direction as these.
+    """
+    some = sketches[:: -(-len(sketches) // JUDGED)]
+    sharp, M = sharpest(some)
+    if M == 1 or sharp < SHARPER + sum(sharpest(one)[0] for one in clouds(some, CLOUDS)) / CLOUDS:
         return torch.zeros(len(sketches), dtype=torch.long, device=sketches.device)
-    return tried[best]
+    return groups(sketches, M)
+
+
+def sharpest(points: Tensor) -> tuple[float, int]:
+    """The best silhouette, and its number of groups; (0, 1) with fewer than four points."""
+    tried = range(2, min(MOST, len(points) // 2) + 1)
+    return max(((silhouette(points, groups(points, M)), M) for M in tried), default=(0.0, 1))
+
+
+def clouds(points: Tensor, count: int) -> Iterator[Tensor]:
+    """So many draws from the normal distribution with the points' covariance, in its principal axes."""
+    x, rng = double(points).cpu(), np.random.default_rng(0)
+    width = torch.linalg.svdvals(x - x.mean(0)) / max(len(x) - 1, 1) ** 0.5
+    for _ in range(count):
+        yield torch.from_numpy(rng.standard_normal((len(x), len(width)))) * width
 
 
 def silhouette(points: Tensor, group: Tensor) -> float:
     """The mean of (b - a) / max(a, b): a the mean distance to the own group, b to the nearest other. 1 is sharp."""
     x = double(points)
     apart = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
-    member = torch.nn.functional.one_hot(group).to(apart)  # [C, M]
+    member = torch.nn.functional.one_hot(group.unique(return_inverse=True)[1]).to(apart)  # [C, M]
     total, size = apart @ member, member.sum(0)
     if member.shape[1] < 2 or not (size > 1).any():
         return 0.0
-    own, mates = total.gather(1, group[:, None])[:, 0], size[group] - 1
+    mine = member > 0
+    own, mates = total[mine], (member @ size) - 1
     a = own / mates.clamp_min(1)
     a = torch.where(mates > 0, a, a[mates > 0].mean())  # the lone ones
-    b = (total / size).scatter(1, group[:, None], torch.inf).min(1).values
+    b = (total / size).masked_fill(mine, torch.inf).min(1).values
     return float(((b - a) / torch.maximum(a, b).clamp_min(1e-30)).mean())

@@ -68,6 +68,10 @@ class Engine(ABC):
     def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
         """Every agent's prediction on its own test data."""
 
+    def joined(self, agents: Ints) -> None:
+        """These agents' states were set anew: where they lie elsewhere, bring them there."""
+        return None
+
     def close(self) -> None:
         """The run is over: let go of processes, if there are any. What is asked later starts them again."""
         return None

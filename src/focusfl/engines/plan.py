@@ -27,12 +27,14 @@ class Plan(NamedTuple):
         return self.rows[c, k, : self.size[c, k]]
 
 
-def cohort(seed: int, t: int, E: int, fraction: float) -> Ints:
-    """The agents of round t, ascending: a `fraction` of E, at least one."""
-    size = min(max(round(fraction * E), 1), E)
-    if size == E:
-        return np.arange(E)
-    return np.sort(np.argsort(_keys(seed, t, np.array([-1]), 0, E)[0], kind="stable")[:size])
+def cohort(seed: int, t: int, E: int, fraction: float, there: Ints | None = None) -> Ints:
+    """The agents of round t, ascending: a `fraction` of those that are there (None: all E), at least one."""
+    there = np.arange(E) if there is None else there
+    size = min(max(round(fraction * len(there)), 1), len(there))
+    if size == len(there):
+        return there
+    keys = _keys(seed, t, np.array([-1]), 0, E)[0]
+    return np.sort(there[np.argsort(keys[there], kind="stable")[:size]])
 
 
 def draw(seed: int, t: int, e: int) -> int:

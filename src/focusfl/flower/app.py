@@ -59,6 +59,8 @@ class Settings:
     """A run configuration, checked. Options of data, training and methods: `data.name`, `train.lr`, `focus.M`."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
+        for key in {k.partition(".")[0] for k in config} & {"joins", "leaves"}:
+            raise InputError(f"{key}: here the nodes that are connected take part; start and stop nodes instead")
         self.flat = {k: v for k, v in config.items() if "." not in k}
         for key in self.flat.keys() - OURS.keys():
             raise InputError(f"{key}: {nearest(key, OURS)}")

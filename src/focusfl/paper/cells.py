@@ -48,6 +48,7 @@ class Cell:
         data = {p.name: p.default for p in defaults if p.default is not p.empty} | options
         data["seed"] = options.get("seed", self.seed)
         algorithm = e.algorithm(self.method)
+        later = {"joins": e.joins, "leaves": e.leaves}  # older cells knew neither
         return {
             "algorithm": type(algorithm).__name__.lower(),
             "params": _params(algorithm),
@@ -59,6 +60,7 @@ class Cell:
             "fraction": e.fraction,
             "bayes": e.bayes,
             "eval_every": e.eval_every,
+            **{k: v for k, v in later.items() if v},
         }
 
     @cached_property

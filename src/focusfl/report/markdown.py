@@ -7,7 +7,7 @@ from typing import Any
 
 from focusfl import __version__
 from focusfl.algorithms import ALGORITHMS
-from focusfl.report import certainty
+from focusfl.report import certainty, words
 from focusfl.report.section import Section
 from focusfl.report.tables import COLUMNS, group, right, title
 from focusfl.report.tells import tells
@@ -23,7 +23,7 @@ def report(name: str, experiment: dict[str, Any], section: Section) -> str:
         f"{first['data']}, {first['rounds']} rounds, {len(first['loss'])} agents; mean ± standard deviation over"
     ]
     head += [f"{len(seeds)} seed(s): {', '.join(map(str, seeds))}. Best loss of an agent: {first['bayes_kind']}."]
-    parts = [f"# {name}", " ".join(head), table(rows), *certain(rows)]
+    parts = [f"# {name}", " ".join(head), *in_words(rows), table(rows), *certain(rows)]
     parts += [f"- {title(method)}: left out. {why}" for method, why in section.left_out.items()]
     parts += [f"- {who}, left out of {why}" for who, why in section.absent.items()]
     parts += ["What the server learns of one agent:", told(rows), settings(experiment, first)]
@@ -45,6 +45,14 @@ def certain(rows: list[Row]) -> list[str]:
     """Intervals of FAA, where the results have them."""
     made = certainty.table(group(rows))
     return [] if made is None else [f"{certainty.SAYS}:", grid(*made)]
+
+
+def in_words(rows: list[Row]) -> list[str]:
+    """What the methods that group agents found."""
+    by_method = group(rows)
+    said = words.each(by_method)
+    parts = [part for name, lines in said.items() for part in (f"{name}:", "\n".join(f"- {v}" for v in lines))]
+    return [f"In words ({words.SAYS}).", *parts, *words.hint(by_method)] if said else []
 
 
 def told(rows: list[Row]) -> str:

@@ -11,10 +11,12 @@ from importlib.resources import files
 from typing import Any
 
 from focusfl.report import page_tables as tables
-from focusfl.report.figures import Plots
+from focusfl.report import words
+from focusfl.report.figures import Plots, Runs
 from focusfl.report.page_plots import NOTHING, figures
 from focusfl.report.section import Section
 
+CAUTION = " class='caution'"
 SCALES = {"paper": "paper scale", "small": "small scale"}
 BEST = {
     "exact": "known exactly",
@@ -76,6 +78,10 @@ def _pieces(section: Section, id: str, plots: Plots) -> Iterator[str]:
         yield f"<p>{escape(_facts(section))}</p>"
     if section.claims:
         yield "<h3>Claims</h3>" + tables.claims(section.claims)
+    shown = {p: {tables.named(m): r for m, r in ms.items() if r} for p, ms in tables.parts(section).items()}
+    shown = {part: runs for part, runs in shown.items() if runs}
+    for part, runs in shown.items():
+        yield _in_words(part, runs, hint=not section.scale)
     yield "<h3>Results</h3>"
     if section.table:
         yield tables.timed(section.table)
@@ -92,8 +98,6 @@ def _pieces(section: Section, id: str, plots: Plots) -> Iterator[str]:
     if section.absent:
         lines = [f"{who}: {why}" for who, why in section.absent.items()]
         yield f'<aside class="missing"><p>Agents left out of rounds:</p><ul>{_items(lines)}</ul></aside>'
-    shown = {p: {tables.named(m): r for m, r in ms.items() if r} for p, ms in tables.parts(section).items()}
-    shown = {part: runs for part, runs in shown.items() if runs}
     for i, (part, runs) in enumerate(shown.items()):
         inner = "".join(figures(runs, plots))
         opened = " open" if i == 0 else ""
@@ -103,6 +107,20 @@ def _pieces(section: Section, id: str, plots: Plots) -> Iterator[str]:
     if section.made:
         terms = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in _flat(section.made))
         yield f"<details><summary>How it was made</summary><dl>{terms}</dl></details>"
+
+
+def _in_words(part: str, runs: Runs, hint: bool) -> str:
+    """What the methods that group agents found; folded where there are several parts."""
+    said = words.each(runs)
+    if not said:
+        return ""
+    inner = f"<p>{words.SAYS.capitalize()}.</p>"
+    for name, lines in said.items():
+        items = [f"<li{CAUTION * words.warns(line)}>{escape(line)}</li>" for line in lines]
+        inner += f"<h4>{escape(name)}</h4><ul>{''.join(items)}</ul>"
+    inner += "".join(f"<p>{line}</p>" for line in words.hint(runs) if hint)
+    folded = f"<details><summary>In words: {escape(part)}</summary>{inner}</details>"
+    return folded if part else f"<h3>In words</h3>{inner}"
 
 
 def _badges(section: Section, id: str) -> str:

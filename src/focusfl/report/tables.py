@@ -9,9 +9,10 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from focusfl.algorithms import ALGORITHMS
-from focusfl.report import certainty
+from focusfl.report import certainty, words
 
 Row = dict[str, Any]
 SIDE_BY_SIDE = 4  # methods whose bars fit a terminal
@@ -23,7 +24,7 @@ def show(rows: list[Row], left_out: dict[str, str], console: Console) -> None:
     by_method = group(rows)
     console.print(Group(methods(by_method), *absent(left_out), certain(by_method)))
     every = agents(by_method) if len(by_method) <= SIDE_BY_SIDE else profiles(by_method)
-    console.print(Group(every, clusters(by_method), speed(by_method)))
+    console.print(Group(every, clusters(by_method), speed(by_method), in_words(by_method)))
 
 
 def group(rows: list[Row]) -> dict[str, list[Row]]:
@@ -173,3 +174,17 @@ def speed(by_method: dict[str, list[Row]]) -> RenderableType:
     for name, rows in by_method.items():
         table.add_row(name, *(" ".join(str(row["rounds_to"][goal] or "-") for row in rows) for goal in goals))
     return table
+
+
+def in_words(by_method: dict[str, list[Row]]) -> RenderableType:
+    """What the methods that group agents found; warnings stand out."""
+    parts: list[RenderableType] = []
+    for name, lines in words.each(by_method).items():
+        bullets = Table.grid(padding=(0, 1))
+        for line in lines:
+            bullets.add_row(" -", Text(line, "yellow" if words.warns(line) else ""))
+        parts += [Text(name, "bold"), bullets, ""]
+    if not parts:
+        return Group()
+    hints = [part for line in words.hint(by_method) for part in (Text(line), "")]
+    return Group(Text.assemble(("In words", "bold"), f" ({words.SAYS})"), "", *parts, *hints)

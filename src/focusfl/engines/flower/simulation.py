@@ -58,6 +58,10 @@ class Flower(Engine):
             raise RuntimeError(f"agent {e} could not be evaluated: {why}")
         return scores
 
+    def joined(self, agents: Ints) -> None:
+        if self._talk is not None:
+            self._talk.restore[0].update(agents.tolist())  # with the next message to them
+
     def close(self) -> None:
         if self._simulation is not None:
             self._simulation.close()
