@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from focusfl.algorithms import live, merge, split
+from focusfl.algorithms import live, merge, robust, split
 from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, mean_or_keep, mixed, scale_
 from focusfl.errors import choice, require, whole
 
@@ -34,6 +34,8 @@ class Focus(Algorithm):
     prune        a model whose label is at most this is not trained by that agent in that round; one whose label
                  is e^20 times smaller still, many rounds from mattering, is judged on a tenth of the examples
     forget       log labels are scaled by this before each E step: below 1, an agent whose data change can move
+    robust       "clip": long updates are shortened; "trim": the server, which then sees each agent's models, leaves
+                 out the largest and smallest values (algorithms/robust.py)
     weight_by_n  average with n_e pi_em (which eq. 9 implies) instead of pi_em (eq. 6)
     """
 
@@ -44,6 +46,7 @@ class Focus(Algorithm):
     weight_by_n: bool = False
     warmup: int = field(default=3, metadata={"later": True})
     forget: float = field(default=1.0, metadata={"later": True})
+    robust: Literal["no", "clip", "trim"] = field(default="no", metadata={"later": True})
 
     name: ClassVar[str] = "FOCUS"
     paper: ClassVar[str] = "Chu et al. 2023, arXiv 2207.10265"
@@ -57,6 +60,7 @@ class Focus(Algorithm):
         whole("focus.warmup", self.warmup, 1)
         require("focus.noise", self.noise, self.noise >= 0, "0 or more")
         require("focus.prune", self.prune, 0 <= self.prune < 1 / self.slots, "from 0 to below 1/M")
+        choice("focus.robust", self.robust, ("no", "clip", "trim"))
         require("focus.forget", self.forget, 0 < self.forget <= 1, "above 0 and at most 1")
 
     @property
@@ -66,14 +70,16 @@ class Focus(Algorithm):
 
     @property
     def shows(self) -> bool:
-        return self.init == "split"
+        return self.init == "split" or self.robust == "trim"
 
     def start(self, networks: Networks, E: int) -> State:
+        extra = {"bound": torch.zeros(self.slots)} if self.robust == "clip" else {}
         if self.init == "split":
-            held = merge.begin(self.slots) if self.M == "auto" else {}
-            return live.begin(networks.copies(self.slots), E) | held
+            extra |= merge.begin(self.slots) if self.M == "auto" else {}
+            return live.begin(networks.copies(self.slots), E) | extra
         tied = self.init == "tied"
-        return {"w": networks.copies(self.slots, self.noise) if tied else networks.independent(self.slots)}
+        w = networks.copies(self.slots, self.noise) if tied else networks.independent(self.slots)
+        return {"w": w} | extra
 
     def enroll(self, server: State) -> State:
         first = {"log_pi": torch.full((self.slots,), -math.log(self.slots))}  # pi_em = 1/M
@@ -90,16 +96,31 @@ class Focus(Algorithm):
         log_pi = e_step(self.forget * log_pi, losses)  # E step, eq. 8
         pi = log_pi.exp()
         theta = agent.sgd(w, only=pi > self.prune)  # M step, eqs. 4-5
-        each = self._sketch(server, theta, agent)
         share = pi * agent.n if self.weight_by_n else pi
-        add = {"theta": scale_(theta, share), "pi": share} | merge.votes(server, state, pi, losses)
+        upload = Upload(add=merge.votes(server, state, pi, losses), each=self._sketch(server, theta, agent))
         state = live.kept(server, state, log_pi) | merge.remembered(server, losses)
-        return state, Upload(add, each)
+        return state, self._with_models(upload, server, theta, share, agent)
+
+    def _with_models(self, upload: Upload, server: State, theta: Models, share: Tensor, agent: Agent) -> Upload:
+        if self.robust == "trim":
+            return Upload(upload.add, upload.each | {"theta": theta, "share": share})
+        add = {**upload.add, "pi": share}
+        if self.robust == "clip":
+            bound = live.used(server, server["bound"])
+            theta, length = robust.shortened(server["w"], theta, bound, agent.learnt)
+            add["lengths"] = robust.histogram(length, share)
+        return Upload(add | {"theta": scale_(theta, share)}, upload.each)
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
+        w = live.models(server)
+        if self.robust == "trim":
+            means = robust.trimmed(w, each["theta"], each["share"])
+        else:
+            means = mean_or_keep(w, add["theta"], add["pi"])  # eq. 6
+        if self.robust == "clip":
+            server = {**server, "bound": robust.bounds(server["bound"], add["lengths"], live.which(server))}
         if "live" not in server:
-            return {"w": mean_or_keep(server["w"], add["theta"], add["pi"])}  # eq. 6
-        means = mean_or_keep(live.models(server), add["theta"], add["pi"])  # eq. 6
+            return {**server, "w": means}
         after = merge.settle(live.advance(server, means), add, cohort)
         if "sketch" not in each:
             return after

@@ -48,10 +48,17 @@ def view(server: State, e: Tensor) -> State:
 
 def models(server: State) -> Models:
     """The models in use."""
-    return {k: v[which(server)] for k, v in server["w"].items()}
+    return {k: used(server, v) for k, v in server["w"].items()}
+
+
+def used(server: State, v: Tensor) -> Tensor:
+    """Of one row for each cluster those in use."""
+    return v[which(server)] if "live" in server else v
 
 
 def which(server: State) -> Tensor:
+    if "live" not in server:
+        return torch.arange(len(next(iter(server["w"].values()))))
     return torch.as_tensor(server["live"]).nonzero().flatten()
 
 
