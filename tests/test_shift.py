@@ -50,6 +50,28 @@ def test_unequal_sizes_span_the_ratio(fed):
     assert sizes.max() == 300 and sizes.min() == 30 and len(sizes.unique()) == 6
 
 
+@pytest.mark.parametrize("kind", [shift.tiny, shift.duplicates])
+def test_few_examples_of_the_named_agents_and_nothing_else_changes(fed, kind):
+    few = kind(fed, [1, 5], n=7)
+    for e in range(6):
+        before, after = (
+            {*zip(d.x[:, 0].tolist(), d.y.tolist(), strict=True)} for d in (fed.train(e), few.train(e))
+        )
+        assert (len(after) == 7 and after < before) if e in (1, 5) else after == before
+        assert torch.equal(few.test(e).x, fed.test(e).x) and torch.equal(few.test(e).y, fed.test(e).y)
+    assert few.clusters.tolist() == fed.clusters.tolist()
+
+
+def test_duplicates_hide_how_few_they_are(fed):
+    assert shift.tiny(fed, [2]).training.sizes.tolist() == [300, 300, 5, 300, 300, 300]
+    many = shift.duplicates(fed, [2], n=7)
+    assert many.training.sizes.tolist() == [300] * 6
+    assert (
+        sorted(many.train(2).x[:, 0].unique(return_counts=True)[1].tolist()) == [42] + [43] * 6
+    )  # 300 = 6 x 43 + 42
+    assert shift.tiny(fed, [2], n=1000).training.sizes[2] == 300  # it has no more than that
+
+
 @pytest.mark.parametrize("alpha", [0.05, 1.0, 100.0])
 def test_dirichlet_deals_every_example_once_within_its_cluster(fed, alpha):
     dealt = shift.dirichlet(fed, alpha)
@@ -83,6 +105,8 @@ def test_what_cannot_be_done_is_refused(fed):
         (lambda: shift.label_noise(ff.data.synthetic(), [0], 0.1), "no classes"),
         (lambda: shift.dirichlet(fed, 0.0), "shift.alpha"),
         (lambda: shift.unequal(fed, 0.5), "shift.ratio"),
+        (lambda: shift.tiny(fed, [0], 0), "shift.n"),
+        (lambda: shift.duplicates(fed, [6]), "shift.agents"),
     ):
         with pytest.raises(InputError, match=said):
             call()
@@ -94,6 +118,8 @@ def test_shifts_stand_in_an_experiment():
     base = {"data": "rotated-digits", "algorithms": ["fedavg"]}
     experiment = Experiment.parse({**base, "shift": [{"kind": "free-riders", "agents": [0, 1]}]})
     assert experiment.federation(0).clusters.tolist() == [3, 3, 0, 0, 0, 0, 0, 1, 1, 2]
+    few = Experiment.parse({**base, "shift": [{"kind": "tiny", "agents": [0], "n": 3}]}).federation(0)
+    assert few.training.sizes[0] == 3 and few.clusters.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1, 2]
     for table, said in (
         ({"kind": "free-rider"}, "did you mean 'free-riders'"),
         ({"kind": "label-noise", "agents": [0]}, "shift.p is missing"),

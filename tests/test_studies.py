@@ -56,11 +56,12 @@ def test_the_tables_are_what_the_rows_say(study, tmp_path):
     for start in ("split", "tied", "independent"):
         mine = [row for row in rows if (row["case"], row["start"]) == ("synthetic-paper", start)]
         right = [row for row in mine if row["ari"] == 1]
-        _, _, hits, since, acc, loss, worst = cells(page, "synthetic-paper", start)
+        _, _, hits, since, acc, loss, worst, faa = cells(page, "synthetic-paper", start)
         assert hits == f"{len(right)} of 2" and acc == "-"
         assert since == (f"{statistics.median(row['since'] for row in right):.3g}" if right else "-")
         assert loss == f"{sum(row['loss'] for row in mine) / 2:.4f}"
         assert worst == f"{sum(row['worst'] for row in mine) / 2:.4f}"
+        assert faa == f"{sum(row['faa'] for row in mine) / 2:.4f}"
     auto = [row for row in rows if row["start"] == "auto"]
     number, clusters = cells(page, "auto-synthetic-even-2")[2:]
     assert number == f"{sum(row['clusters'] == 2 for row in auto)} of 2"
@@ -95,7 +96,7 @@ def test_a_killed_study_goes_on_and_repeats_nothing(study, tmp_path, monkeypatch
     assert code == 130 and "same command goes on" in said
     page = (tmp_path / "r/start.md").read_text()
     assert "Missing: 2 of 4 runs." in page and "No case is complete yet" in page
-    assert cells(page, "synthetic-paper", "independent")[2:] == ["missing", "-", "-", "-", "-"]
+    assert cells(page, "synthetic-paper", "independent")[2:] == ["missing", "-", "-", "-", "-", "-"]
     assert cells(page, "synthetic-paper", "missing") and cells(page, "auto-synthetic-even-2", "2", "missing")
 
     before = (tmp_path / "c/start.jsonl").read_text()
@@ -139,9 +140,9 @@ def test_a_run_that_diverges_is_a_wrong_one(monkeypatch):
     assert line.right == 0 and line.diverged == 1 and table.share(0, line) == "0 of 1 (1 diverged)"
 
 
-def line(right, loss, worst, acc=None, done=10):
+def line(right, loss, worst, acc=None, done=10, faa=0.1):
     case = cases.chosen(["synthetic-paper"])[0]
-    return summary.Line(case, "split", done, 10, right, right, 3.0, acc, loss, worst, 0)
+    return summary.Line(case, "split", done, 10, right, right, 3.0, acc, loss, worst, faa, 0)
 
 
 def test_no_worse_than_the_best_of_the_others():
@@ -150,8 +151,9 @@ def test_no_worse_than_the_best_of_the_others():
     assert summary.worse(line(8, 0.11, 0.4), others) == ["right", "loss", "worst loss"]
     assert summary.worse(line(9, 0.1, 0.3, done=9), others) is None
     others = [line(9, 0.2, 0.5, 0.95), line(7, 0.1, 0.5, 0.90)]
-    assert summary.worse(line(9, 0.4, 0.5, 0.946), others) == []  # with accuracies the mean loss is not judged
+    assert summary.worse(line(9, 0.1, 0.5, 0.946), others) == []
     assert summary.worse(line(9, 0.1, 0.5, 0.94), others) == ["accuracy"]
+    assert summary.worse(line(9, 0.1, 0.5, 0.95, faa=0.103), others) == ["FAA"]
 
 
 def test_the_cases_are_what_they_say():
@@ -162,10 +164,17 @@ def test_the_cases_are_what_they_say():
     for case in synthetic:
         assert case.options.get("R", 1.0) > 4 * case.options.get("r", 0.01)
     for case in every.values():
-        if "mnist" not in case.name:
+        if case.data in (cases.synthetic, cases.rotated_digits, cases.mirrored_digits):  # the quick ones
             assert len(case.data(seed=1, **case.options).clusters.unique()) == case.clusters
     with pytest.raises(InputError, match="digits-four"):
         cases.chosen(["digit"])
+
+
+def test_long_runs_have_fewer_seeds_and_a_start_may_name_its_warm_up():
+    case = cases.chosen(["warmup-mnist-raw"])[0]
+    assert len(runs.wanted(case, 10)) == 2 * len(cases.WARMUPS) and len(runs.wanted(case, 1)) == len(cases.WARMUPS)
+    setup = cases.chosen(["warmup-digits-lone"])[0].setup("split:25", 0)
+    assert (setup.algorithm.init, setup.algorithm.warmup, setup.algorithm.M) == ("split", 25, 2)
 
 
 def test_the_first_weights_are_standard_normal():

@@ -1,7 +1,8 @@
 """Make agents differ: a federation in, a federation out, so that they compose with any data set and each other.
 
 An agent whose data were made worse follows another distribution, so it leaves its true cluster for one that it
-shares with those treated alike; its test data change with its training data.
+shares with those treated alike; its test data change with its training data. Fewer examples are no other
+distribution.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from focusfl.core import Data
 from focusfl.data.federation import Federation, Rows
-from focusfl.errors import InputError, require
+from focusfl.errors import InputError, require, whole
 
 
 def label_noise(fed: Federation, agents: Sequence[int], p: float, seed: int = 0) -> Federation:
@@ -68,6 +69,16 @@ def unequal(fed: Federation, ratio: float, seed: int = 0) -> Federation:
     return replace(fed, name=f"{fed.name}+unequal", training=Rows.join(parts))
 
 
+def tiny(fed: Federation, agents: Sequence[int], n: int = 5, seed: int = 0) -> Federation:
+    """These agents keep n training examples, drawn at random; what they are tested on stays."""
+    return _few(fed, agents, n, seed, "tiny", lambda rows, size: rows)
+
+
+def duplicates(fed: Federation, agents: Sequence[int], n: int = 5, seed: int = 0) -> Federation:
+    """These agents seem as large as they were, but have n training examples again and again."""
+    return _few(fed, agents, n, seed, "duplicates", lambda rows, size: rows[torch.arange(size) % len(rows)])
+
+
 def dirichlet(fed: Federation, alpha: float, seed: int = 0) -> Federation:
     """Label skew: within each true cluster the examples are dealt out anew, class by class, with Dirichlet(alpha)
     shares (Hsu et al. 2019). Small alpha: an agent sees few classes. Training and test follow the same shares."""
@@ -85,6 +96,8 @@ SHIFTS: dict[str, Callable[..., Federation]] = {
     "free-riders": free_riders,
     "feature-noise": feature_noise,
     "unequal": unequal,
+    "tiny": tiny,
+    "duplicates": duplicates,
     "dirichlet": dirichlet,
 }
 
@@ -108,6 +121,33 @@ def _deal(rows: Rows, groups: Tensor, shares: Any, rng: np.random.Generator) -> 
     return Rows.join([Data(rows.x[index], rows.y[index]) for index in order])
 
 
+def _few(
+    fed: Federation,
+    agents: Sequence[int],
+    n: int,
+    seed: int,
+    name: str,
+    repeat: Callable[[Tensor, int], Tensor],
+) -> Federation:
+    """Some agents with the rows that `repeat` makes of n drawn ones and of how many there were."""
+    _known(fed, agents)
+    whole("shift.n", n, 1)
+    parts = []
+    for e in range(fed.E):
+        data = fed.train(e)
+        if e in agents:
+            drawn = np.random.default_rng([seed, 13, e]).permutation(len(data.y))[:n]
+            rows = repeat(torch.from_numpy(np.sort(drawn)), len(data.y))
+            data = Data(data.x[rows], data.y[rows])
+        parts.append(data)
+    return replace(fed, name=f"{fed.name}+{name}", training=Rows.join(parts))
+
+
+def _known(fed: Federation, agents: Sequence[int]) -> None:
+    for e in agents:
+        require("shift.agents", e, 0 <= e < fed.E, f"agents from 0 to {fed.E - 1}")
+
+
 def _worse(
     fed: Federation,
     agents: Sequence[int],
@@ -116,8 +156,7 @@ def _worse(
     name: str,
 ) -> Federation:
     """Change some agents' training and test data, and give them clusters of their own."""
-    for e in agents:
-        require("shift.agents", e, 0 <= e < fed.E, f"agents from 0 to {fed.E - 1}")
+    _known(fed, agents)
 
     def changed(rows: Rows, split: int) -> Rows:
         rng = [np.random.default_rng([seed, 10, split, e]) for e in range(fed.E)]

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast
 from torch import nn
 
 from focusfl.algorithms.focus import Focus
-from focusfl.data import rotated_digits, rotated_mnist, synthetic
+from focusfl.data import rotated_cifar, rotated_digits, rotated_mnist, synthetic, yelp_imdb
 from focusfl.data.federation import Federation
 from focusfl.errors import InputError
 from focusfl.models import linear
@@ -18,6 +18,7 @@ from focusfl.training import Setup
 
 Start = Literal["split", "tied", "independent"]
 STARTS = ("split", "tied", "independent")
+WARMUPS = (1, 3, 10, 25, 50)  # rounds of the shared model: the start "split:10" and the like
 AUTO: Final = "auto"  # the start "split" that also says how many
 NUMBERS = (1, 2, 3, 4, 6)  # true clusters
 
@@ -33,19 +34,28 @@ class Case:
     rounds: int
     seconds: float  # of a run on one core, about; the bar goes by it
     starts: tuple[str, ...] = STARTS
+    most: int | None = None  # seeds, where a run takes long
 
     @property
     def settings(self) -> dict[str, Any]:
         """What decides a run's numbers. A row kept with other settings does not count."""
         return {"data": self.data.__name__, **self.options, "clusters": self.clusters, "rounds": self.rounds}
 
+    def seeds(self, wanted: int) -> int:
+        return wanted if self.most is None else min(wanted, self.most)
+
     def setup(self, start: str, seed: int) -> Setup:
         fed = self.data(seed=seed, **self.options)
         wide = partial(normal, fed.training.x.shape[1]) if self.data is synthetic else None
-        algorithm = (
-            Focus(M=AUTO, init="split") if start == AUTO else Focus(M=self.clusters, init=cast(Start, start))
-        )
-        return Setup.of(algorithm, fed, self.rounds, model=wide, seed=seed)
+        return Setup.of(_focus(start, self.clusters), fed, self.rounds, model=wide, seed=seed)
+
+
+def _focus(start: str, M: int) -> Focus:
+    """The start, as its name says."""
+    if start == AUTO:
+        return Focus(M=AUTO, init="split")
+    init, _, warmup = start.partition(":")
+    return Focus(M=M, init=cast(Start, init), warmup=int(warmup or 3))
 
 
 def normal(inputs: int) -> nn.Module:
@@ -88,11 +98,12 @@ SYNTHETIC: dict[str, dict[str, Any]] = {  # R > 4r in all
 }
 DIGITS = {"paper": [0] * 7 + [1, 1, 2], "lone": [0] * 9 + [2], "four": [0, 0, 0, 1, 1, 1, 2, 2, 3, 3]}
 MNIST = {"raw": False, "normalised": True}
+CIFAR = {"n": 200, "n_test": 100, "width": 8}
 
 
 def cases() -> list[Case]:
     """The quick ones first."""
-    return [*_starts(), *_numbers()]
+    return [*_starts(), *_numbers(), *_warmups()]
 
 
 def chosen(only: list[str]) -> list[Case]:
@@ -112,7 +123,9 @@ def _starts() -> Iterator[Case]:
         yield Case(f"digits-{name}", rotated_digits, {"turns": turns}, len(set(turns)), 60, 6)
     for name, normalise in MNIST.items():
         options = {"n": 1000, "normalise": normalise}
-        yield Case(f"mnist-{name}", rotated_mnist, options, 3, 60, 90)
+        yield Case(f"mnist-{name}", rotated_mnist, options, 3, 40, 70)
+    yield Case("text", yelp_imdb, {"n": 200, "n_test": 100}, 2, 30, 30, most=3)
+    yield Case("cifar", rotated_cifar, CIFAR, 2, 20, 200, most=2)
 
 
 def _numbers() -> Iterator[Case]:
@@ -126,6 +139,16 @@ def _numbers() -> Iterator[Case]:
             rest = [k for k in range(1, K) for _ in range(size)]
             kinds = [0] * (12 - len(rest)) + rest
             yield Case(f"auto-digits-{shape}-{K}", mirrored_digits, {"kinds": kinds}, K, 20, 2, (AUTO,))
+
+
+def _warmups() -> Iterator[Case]:
+    """As many rounds in all, however many of them are shared."""
+    starts = tuple(f"split:{t}" for t in WARMUPS)
+    for name, turns in DIGITS.items():
+        yield Case(f"warmup-digits-{name}", rotated_digits, {"turns": turns}, len(set(turns)), 80, 6, starts, 5)
+    for name, normalise in MNIST.items():
+        options = {"n": 1000, "normalise": normalise}
+        yield Case(f"warmup-mnist-{name}", rotated_mnist, options, 3, 80, 100, starts, 2)
 
 
 def _is(case: Case, name: str) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from focusfl.errors import Interrupted
+
+if TYPE_CHECKING:
+    from focusfl.studies.keeping import Job
 
 app = typer.Typer(help="Measure the methods themselves.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -17,6 +21,11 @@ def study() -> None:
     """Measure the methods themselves."""
 
 
+Cells = Annotated[Path, typer.Option(help="Folder of the runs: one line each in NAME.jsonl")]
+Results = Annotated[Path, typer.Option(help="Folder for NAME.md and NAME.json, NAME being the study's")]
+CELLS, RESULTS = Path("runs/study"), Path("docs/results")
+
+
 @app.command()
 def start(
     only: Annotated[
@@ -24,26 +33,53 @@ def start(
         typer.Option("--only", help="Run these cases alone: synthetic, digits, mnist, auto, or a case by its name"),
     ] = [],  # noqa: B006
     seeds: Annotated[int, typer.Option(help="Runs of each case and start", min=1)] = 10,
-    cells: Annotated[Path, typer.Option(help="Folder of the runs: one line each in start.jsonl")] = Path(
-        "runs/study"
-    ),
-    results: Annotated[Path, typer.Option(help="Folder for start.md and start.json")] = Path("docs/results"),
+    cells: Cells = CELLS,
+    results: Results = RESULTS,
 ) -> None:
     """How often each start of FOCUS finds the true clusters; killed at any time, the same command goes on."""
-    from focusfl import files
-    from focusfl.progress import Whole
     from focusfl.studies import cases, runs, table
 
     mine, every = cases.chosen(only), cases.cases()
-    for folder in (cells, results):
+    _folders(cells, results)
+    jobs = runs.jobs(mine, seeds, runs.read(cells, results, every))
+    _make(runs.STUDY, cells, jobs, lambda: table.write(results, every, seeds, runs.read(cells, results, every)))
+
+
+@app.command()
+def bad(
+    only: Annotated[
+        list[str], typer.Option("--only", help="Run these cases or methods alone, by their names in the table")
+    ] = [],  # noqa: B006
+    seeds: Annotated[int, typer.Option(help="Runs of each case and method", min=1)] = 3,
+    cells: Cells = CELLS,
+    results: Results = RESULTS,
+) -> None:
+    """What bad agents do to the good ones, under every method; killed at any time, the same command goes on."""
+    from focusfl.studies import bad, bad_runs, bad_table
+
+    cases, methods = bad.chosen(only)
+    _folders(cells, results)
+    jobs = bad_runs.jobs(cases, methods, seeds, bad_runs.read(cells, results))
+    _make(bad_runs.STUDY, cells, jobs, lambda: bad_table.write(results, seeds, bad_runs.read(cells, results)))
+
+
+def _folders(*folders: Path) -> None:
+    from focusfl import files
+
+    for folder in folders:
         files.make_folder(folder)
-    known = runs.read(cells, results, every)
-    seconds = sum(case.seconds for case in mine for key in runs.wanted(case, seeds) if key not in known)
+
+
+def _make(study: str, cells: Path, jobs: list[Job], write: Callable[[], Path]) -> None:
+    """Make the runs, then the page."""
+    from focusfl.progress import Whole
+    from focusfl.studies import keeping
+
     try:
-        with Whole(seconds, unit="runs") as bar:
-            runs.missing(mine, seeds, known, cells, bar)
+        with Whole(sum(job.seconds for job in jobs), unit="runs") as bar:
+            keeping.make(study, cells, jobs, bar)
     except Interrupted as stopped:
         raise Interrupted(f"{stopped}; finished runs are kept, and the same command goes on") from stopped
     finally:  # also of what there is when it is stopped
-        page = table.write(results, every, seeds, runs.read(cells, results, every))
+        page = write()
     print(f"Results: {page}")

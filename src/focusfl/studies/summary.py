@@ -28,6 +28,7 @@ class Line:
     acc: float | None
     loss: float | None
     worst: float | None  # the worst agent's loss
+    faa: float | None
     diverged: int
 
     @property
@@ -36,6 +37,7 @@ class Line:
 
 
 def count(case: Case, start: str, seeds: int, known: dict[Key, Row]) -> Line:
+    seeds = case.seeds(seeds)
     rows = [known[case.name, start, seed] for seed in range(seeds) if (case.name, start, seed) in known]
     return Line(
         case,
@@ -48,6 +50,7 @@ def count(case: Case, start: str, seeds: int, known: dict[Key, Row]) -> Line:
         acc=_over(mean, rows, "acc"),
         loss=_over(mean, rows, "loss"),
         worst=_over(mean, rows, "worst"),
+        faa=_over(mean, rows, "faa"),
         diverged=sum(row["loss"] is None for row in rows),
     )
 
@@ -60,10 +63,12 @@ def worse(one: Line, others: list[Line]) -> list[str] | None:
     best = max((other.acc for other in others if other.acc is not None), default=None)
     if best is not None and (one.acc is None or one.acc < best - ACC):
         found.append("accuracy")
-    if best is None and _above(one.loss, [other.loss for other in others]):
+    if _above(one.loss, [other.loss for other in others]):
         found.append("loss")
     if _above(one.worst, [other.worst for other in others]):
         found.append("worst loss")
+    if _above(one.faa, [other.faa for other in others]):
+        found.append("FAA")
     return found
 
 
