@@ -177,6 +177,16 @@ def test_long_runs_have_fewer_seeds_and_a_start_may_name_its_warm_up():
     assert (setup.algorithm.init, setup.algorithm.warmup, setup.algorithm.M) == ("split", 25, 2)
 
 
+def test_rounds_to_an_accuracy_are_those_of_the_run(tmp_path):
+    case = cases.Case("full", cases.rotated_digits, {"turns": [0, 0, 1, 1]}, 2, 12, 1, ("split",), 1, reach=True)
+    row = runs.one(case, "split", 0)
+    acc = [float(done.scores.acc.mean()) for done in run(case.setup("split", 0))]
+    for goal, at in row["rounds_to"].items():
+        assert at == next((t for t, a in enumerate(acc, 1) if a >= float(goal)), None)
+    page = table.markdown([case], 1, {("full", "split", 0): row | {"commit": "x"}})
+    assert cells(page, "full", "split", "0")[3:] == [str(at or "-") for at in row["rounds_to"].values()]
+
+
 def test_the_first_weights_are_standard_normal():
     w = Fresh(lambda: cases.normal(5000), 0).independent(2)["1.weight"]
     assert abs(float(w.mean())) < 0.05 and abs(float(w.std()) - 1) < 0.05

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from focusfl.bayes import Surrogates
 from focusfl.errors import Diverged, Interrupted
+from focusfl.history import rounds_to
 from focusfl.metrics import adjusted_rand_index, agnostic_loss, average, excess_risk, faa
 from focusfl.studies import keeping
 from focusfl.studies.cases import Case
@@ -58,7 +59,7 @@ def one(
     row: Row = {"case": case.name, "start": start, "seed": seed, "settings": case.settings}
     setup = case.setup(start, seed)
     try:
-        row |= _measured(setup, step, stop)
+        row |= _measured(setup, case.reach, step, stop)
     except Diverged:
         row |= dict.fromkeys(("ari", "since", "clusters", "loss", "worst", "acc", "faa"))
     except Interrupted as stopped:
@@ -66,17 +67,21 @@ def one(
     return row | {"seconds": round(time.perf_counter() - clock, 2)}
 
 
-def _measured(setup: Setup, step: keeping.Step, stop: keeping.Stop) -> Row:
+def _measured(setup: Setup, reach: bool, step: keeping.Step, stop: keeping.Stop) -> Row:
     ari, since, found, scores = 0.0, None, 0, None
-    for done in run(setup, eval_every=setup.rounds, stop=stop):
+    seen: list[Row] = []
+    for done in run(setup, eval_every=1 if reach else setup.rounds, stop=stop):
         pi = labels(setup.algorithm, done.server, done.states, setup.fed.E)
         assert pi is not None and setup.fed.clusters is not None
         group, scores = pi.argmax(1), done.scores
         ari, found = adjusted_rand_index(group, setup.fed.clusters), len(group.unique())
         since = (since or done.t) if ari == 1 else None
+        if scores is not None and scores.acc is not None:
+            seen.append({"round": done.t, "avg_acc": average(scores.acc)})
         step(done.t / setup.rounds)
     assert scores is not None
-    row = {"ari": round(ari, 6), "since": since, "clusters": found}
+    row: Row = {"ari": round(ari, 6), "since": since, "clusters": found}
+    row |= {"rounds_to": rounds_to(seen)} if reach else {}
     row |= {"loss": average(scores.loss), "worst": agnostic_loss(scores.loss)}
     row |= {"faa": faa(excess_risk(scores.loss, _BEST.best(setup, stop=stop).loss))}
     return row | {"acc": None if scores.acc is None else average(scores.acc)}
