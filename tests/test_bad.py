@@ -160,9 +160,11 @@ def test_the_page_says_what_hand_made_rows_say():
     assert cells(page, "Diverged", "FOCUS")["x10"] == "1 of 2"
     assert "Missing: 430 of 442 runs." in page  # 17 methods, 13 cases, 2 seeds, 12 rows
     assert "FOCUS loses at most 0.5 points in random-labels; more in zero-updates (-1.5), x10 (+0.0 (1 d" in page
-    assert "| random-labels | FOCUS | -0.3 | -1.0 | yes |" in page
-    assert "| zero-updates | FOCUS | -1.5 | -2.0 | no |" in page
-    assert "| zero-updates | FOCUS-clip | missing | - | missing |" in page
+    assert "| random-labels | FOCUS | -0.3 | 0.7 | -1.0 | 2 | yes |" in page
+    assert "| zero-updates | FOCUS | -1.5 | 0.5 | -2.0 | 2 | no |" in page
+    assert "| zero-updates | FOCUS-clip | missing | - | - | 0 | missing |" in page
+    more = bad_table.markdown(1, known)  # seeds beyond those asked for count, and none of them is missing
+    assert "Missing: 214 of 221 runs." in more and cells(more, "Accuracy", "FOCUS")["random-labels"] == "-0.3"
     assert "## Diverged" not in bad_table.markdown(1, dict([row("without", "FOCUS", 0, 0.9)]))
 
 

@@ -191,7 +191,7 @@ def test_the_e_step_is_the_first_forward_pass_of_the_m_step(ragged, monkeypatch)
     passes = []
     outputs = Task.outputs
     monkeypatch.setattr(Task, "outputs", lambda *a, **k: passes.append(1) or outputs(*a, **k))
-    setup = Setup.of(ff.Focus(M=2), ragged, 1, train=ff.Train(steps=4), engine="serial")
+    setup = Setup.of(ff.Focus(M=2, init="tied"), ragged, 1, train=ff.Train(steps=4), engine="serial")
     server, states = setup.start()
     fused = setup.runner.round(setup.algorithm, server, states, 0, np.arange(5))
     assert len(passes) == 5 * (2 + 2 * 3)
@@ -301,7 +301,7 @@ def test_the_schedule_reaches_the_local_steps(engine):
 
 def test_the_e_step_looks_in_eval_mode(ragged):
     """With batch norm and dropout the label comes from the network as it predicts, not as it trains."""
-    setup = Setup.of(ff.Focus(M=2), ragged, 1, model=WithBatchNorm, train=ff.Train(steps=1))
+    setup = Setup.of(ff.Focus(M=2, init="tied"), ragged, 1, model=WithBatchNorm, train=ff.Train(steps=1))
     server, states = setup.start()
     setup.runner.round(setup.algorithm, server, states, 0, np.arange(5))
     for e in range(5):

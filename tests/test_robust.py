@@ -75,9 +75,7 @@ def test_the_trimmed_mean_moves_and_scales_with_its_values(values, shift, factor
 @pytest.mark.parametrize("kind", ["clip", "trim"])
 def test_honest_agents_learn_about_the_same(init, kind):
     fed = ff.data.rotated_digits(turns=[0] * 5 + [1] * 5)
-    plain, safe = (
-        ff.fit(ff.Focus(M=2, init=init, robust=r), fed, rounds=30, bayes="agent") for r in ("no", kind)
-    )
+    plain, safe = (ff.fit(ff.Focus(M=2, init=init, robust=r), fed, rounds=30, bayes="agent") for r in ("no", kind))
     assert float(safe.acc.mean()) > float(plain.acc.mean()) - 0.02
 
 

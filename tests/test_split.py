@@ -193,7 +193,14 @@ def test_forgetting_lets_an_agent_whose_data_change_move(forget, moves):
 
 @pytest.mark.parametrize(
     "options",
-    [{"M": "auto"}, {"M": "many"}, {"warmup": 0}, {"forget": 0.0}, {"forget": 1.5}, {"init": "random"}],
+    [
+        {"M": "auto", "init": "tied"},
+        {"M": "many"},
+        {"warmup": 0},
+        {"forget": 0.0},
+        {"forget": 1.5},
+        {"init": "random"},
+    ],
 )
 def test_options_that_make_no_sense(options):
     with pytest.raises(InputError):

@@ -40,7 +40,7 @@ class Focus(Algorithm):
     """
 
     M: int | Literal["auto"] = 3
-    init: Literal["split", "tied", "independent"] = "tied"
+    init: Literal["split", "tied", "independent"] = "split"
     noise: float = 0.01
     prune: float = 1e-4
     weight_by_n: bool = False
@@ -97,19 +97,14 @@ class Focus(Algorithm):
         pi = log_pi.exp()
         theta = agent.sgd(w, only=pi > self.prune)  # M step, eqs. 4-5
         share = pi * agent.n if self.weight_by_n else pi
-        upload = Upload(add=merge.votes(server, state, pi, losses), each=self._sketch(server, theta, agent))
+        votes, sketch = merge.votes(server, state, pi, losses), self._sketch(server, theta, agent)
         state = live.kept(server, state, log_pi) | merge.remembered(server, losses)
-        return state, self._with_models(upload, server, theta, share, agent)
-
-    def _with_models(self, upload: Upload, server: State, theta: Models, share: Tensor, agent: Agent) -> Upload:
         if self.robust == "trim":
-            return Upload(upload.add, upload.each | {"theta": theta, "share": share})
-        add = {**upload.add, "pi": share}
+            return state, Upload(add=votes, each={"theta": theta, "share": share, **sketch})
         if self.robust == "clip":
-            bound = live.used(server, server["bound"])
-            theta, length = robust.shortened(server["w"], theta, bound, agent.learnt)
-            add["lengths"] = robust.histogram(length, share)
-        return Upload(add | {"theta": scale_(theta, share)}, upload.each)
+            theta, length = robust.shortened(server["w"], theta, live.used(server, server["bound"]), agent.learnt)
+            votes |= {"lengths": robust.histogram(length, share)}
+        return state, Upload(add={"theta": scale_(theta, share), "pi": share, **votes}, each=sketch)
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         w = live.models(server)

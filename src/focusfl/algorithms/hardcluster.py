@@ -36,12 +36,12 @@ from focusfl.errors import choice, require, whole
 class HardCluster(Algorithm):
     """FedAvg in each cluster that a finished run of FOCUS found: argmax of its labels, fresh networks.
 
-    M, init   of FOCUS: how many clusters to look for, and from which networks
+    M, init   of FOCUS: how many clusters to look for, and its start
     clusters  each agent's cluster, if you know better than FOCUS: then it is not run
     """
 
     M: int = 3
-    init: Literal["tied", "independent"] = "tied"
+    init: Literal["split", "tied", "independent"] = "split"
     clusters: tuple[int, ...] | None = None
 
     name: ClassVar[str] = "FedAvg-HardCluster"
@@ -49,7 +49,7 @@ class HardCluster(Algorithm):
 
     def __post_init__(self) -> None:
         whole("hardcluster.M", self.M, 1)
-        choice("hardcluster.init", self.init, ("tied", "independent"))
+        choice("hardcluster.init", self.init, ("split", "tied", "independent"))
         inside = all(0 <= k < self.M for k in self.clusters or ())
         require("hardcluster.clusters", self.clusters, inside, "numbers from 0 to M - 1")
 

@@ -1,4 +1,4 @@
-"""What a method tells the server about one agent: looked up in a real round of small agents."""
+"""What a method tells the server about one agent: looked up in real rounds of small agents."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ import torch
 from torch import Tensor
 
 from focusfl.algorithms import ALGORITHMS
+from focusfl.core import State
 from focusfl.data.federation import Federation
 from focusfl.models import mlp
 from focusfl.train import Train
 from focusfl.training import Setup
 
-AGENTS = 7
+AGENTS, ROUNDS = 7, 5
 
 
 @cache
 def tells(name: str) -> str:
     """
     >>> tells("focus")
-    'sums over the agents alone: theta, pi'
+    'of each agent, in some rounds: sketch (a vector); sums: theta, pi; keeps of each agent: given'
+    >>> tells("fedavg")
+    'sums over the agents alone: theta, n'
     >>> tells("afl")
     'of each agent: loss (a number); sums: theta, lam; keeps of each agent: lam'
     """
@@ -31,17 +34,34 @@ def tells(name: str) -> str:
         algorithm = algorithm.given(torch.arange(AGENTS) % 2)
     agents = [(torch.eye(2), torch.tensor([0, 1]))] * AGENTS
     fed = Federation.from_agents(agents, test=agents, model=lambda: mlp(2, 2, 2))
-    setup = Setup.of(algorithm, fed, 1, train=Train(steps=1), engine="serial")
+    setup = Setup.of(algorithm, fed, ROUNDS, train=Train(steps=1), engine="serial")
     server, states = setup.start()
     add, each, *_ = setup.runner.round(algorithm, server, states, 0, np.arange(AGENTS))
+    some = {} if each else _later(setup)
     view = algorithm.downlink(server, torch.tensor(0))
     kept = [k for k, v in server.items() if not isinstance(v, dict) and k in view and _sliced(v, view[k])]
-    if not each and not kept:
+    if not each and not some and not kept:
         return f"sums over the agents alone: {', '.join(add)}" if add else "nothing"
-    parts = [f"of each agent: {', '.join(f'{k} ({_kind(v)})' for k, v in each.items() if v != {})}"] if each else []
+    parts = [f"of each agent: {_named(each)}"] if each else []
+    parts += [f"of each agent, in some rounds: {_named(some)}"] if some else []
     parts += [f"sums: {', '.join(add)}"] if add else []
     parts += [f"keeps of each agent: {', '.join(kept)}"] if kept else []
     return "; ".join(parts)
+
+
+def _later(setup: Setup) -> State:
+    """What the server sees of each agent in a later round."""
+    server, states = setup.start()
+    for t in range(ROUNDS if setup.algorithm.shows else 0):
+        answers = setup.runner.round(setup.algorithm, server, states, t, np.arange(AGENTS))
+        if answers.each:
+            return answers.each
+        server = setup.algorithm.aggregate(server, answers.add, answers.each, torch.arange(AGENTS))
+    return {}
+
+
+def _named(each: State) -> str:
+    return ", ".join(f"{k} ({_kind(v)})" for k, v in each.items() if v != {})
 
 
 def _sliced(whole: Tensor, view: Tensor) -> bool:

@@ -88,10 +88,10 @@ METHODS: dict[str, Algorithm] = FOCUS | {kind.name: kind() for kind in OTHERS}
 
 
 def options(method: str) -> dict[str, Any]:
-    """Those that are not the default."""
+    """All of them. Those that came later count where they are not at their default: older rows knew none."""
     algorithm = METHODS[method]
     every = [(f, getattr(algorithm, f.name)) for f in fields(algorithm)]  # type: ignore[arg-type]
-    return {f.name: value for f, value in every if value != f.default}
+    return {f.name: value for f, value in every if not (f.metadata.get("later") and value == f.default)}
 
 
 def settings(case: Case, method: str) -> dict[str, Any]:

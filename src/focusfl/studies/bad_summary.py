@@ -12,11 +12,11 @@ CLOSE = 0.5  # points of accuracy that the good agents may lose
 
 
 class Runs:
-    """The rows of a method in a case over the seeds, and of the same method without bad agents."""
+    """The rows of a method in a case, of all seeds there are, and of the same method without bad agents."""
 
     def __init__(self, method: str, case: Case, seeds: int, known: dict[Key, Row]) -> None:
         self.method, self.case, self.seeds = method, case, seeds
-        self.rows = [known[key] for seed in range(seeds) if (key := (case.name, method, seed)) in known]
+        self.rows = [row for key, row in sorted(known.items()) if key[:2] == (case.name, method)]
         self.before = {row["seed"]: row["acc"] for key, row in known.items() if key[:2] == (WITHOUT.name, method)}
 
     @property

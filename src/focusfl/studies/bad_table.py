@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 from focusfl import files
 from focusfl.machine import describe
@@ -18,10 +18,13 @@ Of = Callable[[str, Case], Runs]  # the runs of a method in a case
 
 ABOUT = f"""# Bad agents
 
-Made by `focusfl study bad`. What do {len(BAD)} bad agents of {len(GOOD) + len(BAD)} do to the {len(GOOD)} good ones?
+Made by `focusfl study bad`. What do {len(BAD)} bad agents of {len(GOOD + BAD)} do to the {len(GOOD)} good ones?
 Rotated digits in two true clusters, {ROUNDS} rounds. All numbers are of the good agents, whose data are the same in
 every case. FOCUS, FOCUS-clip and FOCUS-trim: `M = "auto"`, `init = "split"`, `robust` as the name says; FOCUS-M3 is
-told M = 3. The other methods have their default options."""
+told M = 3. The other methods have their default options.
+
+Where updates are wrong it is local training that goes wrong: what a method has agents do after it (FOCUS-clip and
+CGSV set the length of an update there), the bad ones do as well. They also tell their true losses and labels."""
 LOST = f"""The good agents' accuracy minus that of the same method and seed without the bad agents, in points; the
 column "{WITHOUT.name}" has the accuracy there, in percent. Means over the seeds."""
 NOISE = "The good agents have 315 test examples together, so one of them is 0.3 points."
@@ -46,7 +49,7 @@ def markdown(seeds: int, known: dict[Key, Row]) -> str:
         return Runs(method, case, seeds, known)
 
     every = [of(method, case) for method in METHODS for case in CASES]
-    undone = sum(seeds - len(runs.rows) for runs in every)
+    undone = sum(max(seeds - len(runs.rows), 0) for runs in every)
     parts = [ABOUT, grid(["case", "the bad agents"], [[case.name, case.says] for case in CASES])]
     parts += [f"Missing: {undone} of {seeds * len(every)} runs."] if undone else []
     parts += ["## Accuracy", LOST, _table(of, _points), _noise(every)]
@@ -89,7 +92,7 @@ def _said(values: list[float], runs: Runs, form: str) -> str:
     """The mean; with how many runs are not in it."""
     if not values:
         return "diverged" if runs.diverged else "missing"
-    notes = {"missing": runs.seeds - len(values) - runs.diverged, "diverged": runs.diverged}
+    notes = {"missing": max(runs.seeds - len(values) - runs.diverged, 0), "diverged": runs.diverged}
     said = ", ".join(f"{n} {what}" for what, n in notes.items() if n)
     return format(mean(values), form) + (f" ({said})" if said else "")
 
@@ -113,16 +116,18 @@ def _verdict(name: str, cases: list[Runs]) -> str:
 
 
 def _riders(of: Of) -> str:
-    """The two kinds of free riders, seed by seed."""
+    """The two kinds of free riders."""
     lines = []
     for case in RIDERS:
         for name in FOCUS:
             runs = of(name, case)
             worst = format(min(runs.lost), "+z.1f") if runs.lost else "-"
             verdict = {None: "missing", True: "yes", False: "no"}[runs.close]
-            lines.append([case.name, name, _points(runs), worst, verdict])
-    return grid(["free riders", "method", "points", "worst seed", f"at most {CLOSE} lost"], lines)
+            error = f"{stdev(runs.lost) / len(runs.lost) ** 0.5:.1f}" if len(runs.lost) > 1 else "-"
+            lines.append([case.name, name, _points(runs), error, worst, str(len(runs.lost)), verdict])
+    head = ["free riders", "method", "points", "standard error", "worst seed", "seeds", f"at most {CLOSE} lost"]
+    return grid(head, lines)
 
 
 def _options(method: str) -> str:
-    return ", ".join(f"{k} = {v}" for k, v in options(method).items()) or "default"
+    return ", ".join(f"{k} = {v}" for k, v in options(method).items()) or "none"

@@ -33,7 +33,7 @@ class FocusFrom(Focus):
 
 def focus(problem: Problem, begin: Tensor, eta: float, K: int, T: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Models [M, d] and log labels [E, M] after each round."""
-    algorithm = FocusFrom(M=len(begin), prune=0.0, begin=begin, ridge=problem.ridge)
+    algorithm = FocusFrom(M=len(begin), init="tied", prune=0.0, begin=begin, ridge=problem.ridge)
     for done in run(_setup(algorithm, problem, eta, K, T), eval_every=0):
         yield vector(done.server["w"]).double(), done.states["log_pi"].double().clone()
 

@@ -51,7 +51,10 @@ class Memory:
         self.records[BEFORE], self.records[AFTER] = to_arrays(before), to_arrays(after)
         self.records[MARK] = ConfigRecord({"key": self.key, "t": t})
         if self.path is not None:
-            tensors = {k: v.detach().contiguous() for k, v in flatten({"before": before, "after": after}).items()}
+            flat = flatten({"before": before, "after": after})
+            tensors = {
+                k: v.detach().clone().contiguous() for k, v in flat.items()
+            }  # a round may keep some as they are
             header = {"focusfl": json.dumps({"t": t})}
             files.make_folder(self.path.parent)
             files.write(self.path, lambda temporary: save_file(tensors, temporary, metadata=header))

@@ -34,7 +34,10 @@ def fits(algorithm: Algorithm, server: State, task: Task) -> None:
     """Refuse a method that shows the server each agent's upload."""
     _, like = expected(algorithm, server, task, 0.0)
     if algorithm.shows:
-        raise InputError(f"secure = true: {algorithm!r} shows the server a sketch of each agent in one round")
+        raise InputError(
+            f"secure = true: {algorithm!r} shows the server more of each agent than a sum, like a sketch; "
+            'with focus.init = "tied" FOCUS does not'
+        )
     if flatten(like.each) or not flatten(like.add):
         raise InputError(f"secure = true: {algorithm.name} tells the server more of each agent than a sum")
 
