@@ -43,7 +43,7 @@ def main() -> None:
         for engine in ("serial", "vectorised"):
             pair = {
                 "FedAvg": one_round(setup(fed, ff.FedAvg(), train, engine)),
-                "FOCUS": one_round(setup(fed, ff.Focus(M=3), train, engine)),
+                "FOCUS": one_round(setup(fed, ff.Focus(M=3, init="tied"), train, engine)),
             }
             seconds = turns(pair, chosen.repeat)
             times = ", ".join(f"{k} {1000 * median(v):.0f} ms" for k, v in seconds.items())

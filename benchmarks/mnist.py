@@ -51,7 +51,11 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     fed = ff.data.rotated_mnist(n=chosen.n)
     train = ff.Train(lr=0.1, steps=K)
-    runs = {"FedAvg": ff.FedAvg(), "FOCUS M = 3": ff.Focus(M=3), "FOCUS M = 10": ff.Focus(M=10)}
+    runs = {
+        "FedAvg": ff.FedAvg(),
+        "FOCUS M = 3": ff.Focus(M=3, init="tied"),
+        "FOCUS M = 10": ff.Focus(M=10, init="tied"),
+    }
     setups = {name: setup(fed, algorithm, train, "serial") for name, algorithm in runs.items()}
     jobs: dict[str, Job] = {"products": products(fed)} | {name: one_round(run) for name, run in setups.items()}
     if bf16_units(torch.device("cpu")):

@@ -74,10 +74,10 @@ def case(name: str) -> dict[str, Any]:
     if name == "resnet18":
         ff.models.resnet18(10, width=8)(torch.randn(2, 3, 32, 32)).sum().backward()  # the libraries' own memory
         fed = images(100)
-        return measure(fed, ff.Focus(M=2), ff.Train(lr=0.01, steps=1, batch=2), 1.0, 2)
+        return measure(fed, ff.Focus(M=2, init="tied"), ff.Train(lr=0.01, steps=1, batch=2), 1.0, 2)
     fed = small_agents(int(name))
     rounds = 4 if fed.E >= 100_000 else 11
-    return measure(fed, ff.Focus(M=3), ff.Train(steps=5, batch=20), 0.1, rounds)
+    return measure(fed, ff.Focus(M=3, init="tied"), ff.Train(steps=5, batch=20), 0.1, rounds)
 
 
 def apart(name: str) -> dict[str, Any]:

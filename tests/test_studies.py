@@ -175,6 +175,7 @@ def test_long_runs_have_fewer_seeds_and_a_start_may_name_its_warm_up():
     assert len(runs.wanted(case, 10)) == 2 * len(cases.WARMUPS) and len(runs.wanted(case, 1)) == len(cases.WARMUPS)
     setup = cases.chosen(["warmup-digits-lone"])[0].setup("split:25", 0)
     assert (setup.algorithm.init, setup.algorithm.warmup, setup.algorithm.M) == ("split", 25, 2)
+    assert cases.chosen(["more-synthetic-three"])[0].setup("split+2", 0).algorithm.M == 5
 
 
 def test_rounds_to_an_accuracy_are_those_of_the_run(tmp_path):

@@ -19,6 +19,7 @@ from focusfl.training import Setup
 Start = Literal["split", "tied", "independent"]
 STARTS = ("split", "tied", "independent")
 WARMUPS = (1, 3, 10, 25, 50)  # rounds of the shared model: the start "split:10" and the like
+MORE = (0, 1, 2, 4)  # clusters more than there are: the start "split+2" and the like
 AUTO: Final = "auto"  # the start "split" that also says how many
 NUMBERS = (1, 2, 3, 4, 6)  # true clusters
 PAPER = (9, 16, 20, 29)  # rounds to 70, 80, 85 and 90 % of the paper's FOCUS on rotated MNIST
@@ -56,8 +57,9 @@ def _focus(start: str, M: int) -> Focus:
     """The start, as its name says."""
     if start == AUTO:
         return Focus(M=AUTO, init="split")
+    start, _, more = start.partition("+")
     init, _, warmup = start.partition(":")
-    return Focus(M=M, init=cast(Start, init), warmup=int(warmup or 3))
+    return Focus(M=M + int(more or 0), init=cast(Start, init), warmup=int(warmup or 3))
 
 
 def normal(inputs: int) -> nn.Module:
@@ -105,7 +107,7 @@ CIFAR = {"n": 200, "n_test": 100, "width": 8}
 
 def cases() -> list[Case]:
     """The quick ones first."""
-    return [*_starts(), *_numbers(), *_warmups(), *_full()]
+    return [*_starts(), *_numbers(), *_more(), *_warmups(), *_full()]
 
 
 def chosen(only: list[str]) -> list[Case]:
@@ -141,6 +143,15 @@ def _numbers() -> Iterator[Case]:
             rest = [k for k in range(1, K) for _ in range(size)]
             kinds = [0] * (12 - len(rest)) + rest
             yield Case(f"auto-digits-{shape}-{K}", mirrored_digits, {"kinds": kinds}, K, 20, 2, (AUTO,))
+
+
+def _more() -> Iterator[Case]:
+    starts = tuple(f"split+{more}" for more in MORE)
+    for name, turns in DIGITS.items():
+        yield Case(f"more-digits-{name}", rotated_digits, {"turns": turns}, len(set(turns)), 60, 6, starts, 5)
+    for name in ("paper", "three"):
+        clusters = 1 + SYNTHETIC[name].get("outlier_clusters", 1)
+        yield Case(f"more-synthetic-{name}", synthetic, SYNTHETIC[name], clusters, 60, 1.2, starts)
 
 
 def _warmups() -> Iterator[Case]:

@@ -25,6 +25,8 @@ agent, a ResNet-18 an eighth as wide."""
 VERDICT = f"""No worse: as many right runs, an accuracy at most {ACC} lower, and a loss, a worst agent's loss and an
 FAA at most {LOSS - 1:.0%} higher than the best of the other starts, each measure for itself."""
 WARM = """The start "split:10" shares a model for ten of the 80 rounds. M is the true number of clusters."""
+EXTRA = """The start "split+2" is told two clusters more than there are. "Right" counts runs whose clusters are the
+true ones; groups cut in two are not, and may do no harm: see accuracy, losses and FAA."""
 FULL = """Rotated MNIST at the paper's full setting (10 x 6000 images): the first round in which the agents' average
 accuracy reaches each goal, the warm-up counted. The paper's FOCUS: {}."""
 NUMBER = """Twelve agents; even: equal clusters; lone: each cluster but the first is a single agent. Digits: quarter
@@ -45,12 +47,13 @@ def markdown(cases: list[Case], seeds: int, known: dict[Key, Row]) -> str:
     lines = [count(case, start, seeds, known) for case in cases for start in case.starts]
     starts = [line for line in lines if line.start in STARTS and not line.case.reach]
     auto = [line for line in lines if line.start == AUTO]
-    warm = [line for line in lines if ":" in line.start]
+    more, warm = ([line for line in lines if mark in line.start] for mark in "+:")
     undone = sum(line.seeds - line.done for line in lines)
     parts = [ABOUT]
     parts += [f"Missing: {undone} of {sum(line.seeds for line in lines)} runs."] if undone else []
     parts += ["## Which start", BEGUN, _starts(starts), _totals(starts), VERDICT, _verdicts(starts)]
     parts += ['## How many clusters: M = "auto"', NUMBER, _auto(auto)]
+    parts += ["## Superfluous clusters", EXTRA, _starts(more)]
     parts += ["## When to split", WARM, _starts(warm)]
     parts += ["## Rounds to an accuracy", FULL.format("/".join(map(str, PAPER))), _reached(cases, seeds, known)]
     parts += [
