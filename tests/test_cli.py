@@ -457,5 +457,5 @@ def test_list_algorithms_says_what_the_server_sees(focusfl):
     entries = {name: out.split(f"{name}  {kind.name}.")[1] for name, kind in ALGORITHMS.items()}
     seen = {name: text.split("the server sees:")[1].split("paper:")[0] for name, text in entries.items()}
     sums_alone = {name for name, text in seen.items() if "of each agent" not in text}
-    assert sums_alone == {*("focus", "fedavg", "qffl", "ditto", "fedprox", "ifca", "fedem", "fedsoft", "local")}
+    assert sums_alone == {*("fedavg", "qffl", "ditto", "fedprox", "ifca", "fedem", "fedsoft", "local")}
     assert "keeps of each agent: k" in seen["hardcluster"]

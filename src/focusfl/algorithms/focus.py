@@ -26,7 +26,8 @@ from focusfl.errors import choice, require, whole
 class Focus(Algorithm):
     """EM clustering of agents: M models, soft labels pi_em, mixture predictions.
 
-    M            how many clusters; "auto": as many as the agents' updates show (with init = "split")
+    M            how many clusters; "auto": as many as the agents' updates show (with init = "split"), joined later
+                 where their models agree
     init         "split": a shared model first, then the agents are grouped by their updates;
                  "tied": one random network, M copies, noise added; "independent": M random networks
     noise        of "tied", in standard deviations of each parameter tensor
@@ -39,7 +40,7 @@ class Focus(Algorithm):
     weight_by_n  average with n_e pi_em (which eq. 9 implies) instead of pi_em (eq. 6)
     """
 
-    M: int | Literal["auto"] = 3
+    M: int | Literal["auto"] = "auto"
     init: Literal["split", "tied", "independent"] = "split"
     noise: float = 0.01
     prune: float = 1e-4
@@ -54,7 +55,8 @@ class Focus(Algorithm):
     def __post_init__(self) -> None:
         choice("focus.init", self.init, ("split", "tied", "independent"))
         if self.M == "auto":
-            require("focus.init", self.init, self.init == "split", 'split, with M = "auto"')
+            how = 'a number of clusters, as 3, or init = "split"'
+            require("focus.M", self.M, self.init == "split", f'with init = "{self.init}" {how}')
         else:
             whole("focus.M", self.M, 1)
         whole("focus.warmup", self.warmup, 1)

@@ -30,7 +30,7 @@ def runtime(n: int | None, repeats: int, watch: Watch = lambda done, total: None
     assert fed.clusters is not None
     setups = {}
     for name, kind in ALGORITHMS.items():
-        algorithm = kind(init="tied") if kind is Focus else kind()  # the split's first rounds have one model
+        algorithm = Focus(M=3, init="tied") if kind is Focus else kind()  # the split's first rounds have one model
         if algorithm.first() is not None:
             algorithm = algorithm.given(fed.clusters)
         setups[name] = Setup.of(algorithm, fed, engine="serial")

@@ -23,7 +23,7 @@ AGENTS, ROUNDS = 7, 5
 def tells(name: str) -> str:
     """
     >>> tells("focus")
-    'of each agent, in some rounds: sketch (a vector); sums: theta, pi; keeps of each agent: given'
+    'of each agent, at times: sketch (a vector); sums: theta, pi, held, voters, agree; keeps of each agent: given'
     >>> tells("fedavg")
     'sums over the agents alone: theta, n'
     >>> tells("afl")
@@ -43,7 +43,7 @@ def tells(name: str) -> str:
     if not each and not some and not kept:
         return f"sums over the agents alone: {', '.join(add)}" if add else "nothing"
     parts = [f"of each agent: {_named(each)}"] if each else []
-    parts += [f"of each agent, in some rounds: {_named(some)}"] if some else []
+    parts += [f"of each agent, at times: {_named(some)}"] if some else []
     parts += [f"sums: {', '.join(add)}"] if add else []
     parts += [f"keeps of each agent: {', '.join(kept)}"] if kept else []
     return "; ".join(parts)

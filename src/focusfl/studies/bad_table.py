@@ -26,7 +26,8 @@ told M = 3. The other methods have their default options.
 Where updates are wrong it is local training that goes wrong: what a method has agents do after it (FOCUS-clip and
 CGSV set the length of an update there), the bad ones do as well. They also tell their true losses and labels."""
 LOST = f"""The good agents' accuracy minus that of the same method and seed without the bad agents, in points; the
-column "{WITHOUT.name}" has the accuracy there, in percent. Means over the seeds."""
+column "{WITHOUT.name}" has the accuracy there, in percent. Means over all seeds there are. A gain may also mean
+that the method was poor without them: with M = 3 some part one of the two kinds of good agents there."""
 NOISE = "The good agents have 315 test examples together, so one of them is 0.3 points."
 EXCESS = """Loss minus the best loss: that of a model trained on all data of the good agents of a true cluster.
 Means over the good agents and the seeds."""
@@ -125,7 +126,15 @@ def _riders(of: Of) -> str:
             verdict = {None: "missing", True: "yes", False: "no"}[runs.close]
             error = f"{stdev(runs.lost) / len(runs.lost) ** 0.5:.1f}" if len(runs.lost) > 1 else "-"
             lines.append([case.name, name, _points(runs), error, worst, str(len(runs.lost)), verdict])
-    head = ["free riders", "method", "points", "standard error", "worst seed", "seeds", f"at most {CLOSE} lost"]
+    head = [
+        "free riders",
+        "method",
+        "points",
+        "standard error",
+        "worst seed",
+        "seeds",
+        f"mean loses at most {CLOSE}",
+    ]
     return grid(head, lines)
 
 
