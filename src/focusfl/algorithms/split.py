@@ -17,9 +17,9 @@ from torch import Tensor
 from focusfl.core import Models, double, vector
 
 SIZE = 256  # numbers in a sketch
-LONG = 3.0  # times the median length: no sketch is longer, so that no agent decides alone
+LONG = 2.0  # times the median length: no sketch is longer, so that no agent decides alone
 MOST = 10  # groups, where nobody says how many
-SHARPER, CLOUDS = 0.08, 16  # groups are groups if their silhouette is that much above the mean of so many clouds'
+SHARPER, CLOUDS = 0.05, 16  # groups are groups if their silhouette is that much above the mean of so many clouds'
 JUDGED = 200  # agents at most by which their number is found
 
 
