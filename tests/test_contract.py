@@ -21,6 +21,7 @@ from focusfl.training import Setup, run
 from focusfl.tree import flatten
 
 METHODS = {name: kind() for name, kind in ALGORITHMS.items()}
+METHODS["focus, tied"] = ff.Focus(M=2, init="tied")
 METHODS["focus, split"] = ff.Focus(M=2, init="split", warmup=2)
 METHODS["focus, auto"] = ff.Focus(M="auto", init="split", forget=0.9)
 METHODS["hardcluster"] = ff.algorithms.HardCluster(M=2, clusters=(0, 0, 0, 1, 1))
@@ -171,7 +172,7 @@ def test_focus_costs_no_training_for_pruned_pairs(engine, monkeypatch):
         trained.append(train)
         return outputs(self, w, x, train)
 
-    setup = Setup.of(ff.Focus(M=3), ragged, 1, train=TRAIN, engine=engine)
+    setup = Setup.of(ff.Focus(M=3, init="tied"), ragged, 1, train=TRAIN, engine=engine)
     server, states = setup.start()
     states["log_pi"][:] = torch.tensor([0.0, -50.0, -50.0])
     monkeypatch.setattr(Task, "outputs", counted)

@@ -87,7 +87,7 @@ def test_ten_rounds_of_rough_losses_see_every_example_once(t, n):
 @every_engine
 def test_a_rough_loss_is_the_mean_over_a_tenth(engine):
     fed = make_ragged(sizes=(1203, 40, 9, 9, 9))
-    setup = Setup.of(ff.Focus(M=2), fed, 5, train=ff.Train(steps=1), engine=engine)
+    setup = Setup.of(ff.Focus(M=2, init="tied"), fed, 5, train=ff.Train(steps=1), engine=engine)
     server, states = setup.start()
     states["log_pi"][:] = torch.tensor([0.0, -100.0])
     t = 3
@@ -127,7 +127,7 @@ def test_leaving_models_out_changes_a_probability_by_less_than_1e_4(log_pi, seed
 @every_engine
 def test_a_prediction_costs_one_model_where_labels_have_settled(engine, monkeypatch):
     fed = make_ragged()
-    setup = Setup.of(ff.Focus(M=3), fed, 1, engine=engine)
+    setup = Setup.of(ff.Focus(M=3, init="tied"), fed, 1, engine=engine)
     server, states = setup.start()
     states["log_pi"][:] = torch.tensor([-60.0, 0.0, -60.0])
     rows = []

@@ -77,7 +77,12 @@ def test_what_is_missing_and_how_it_was_made_is_said():
     text = page("Small", [section()])
     for words in ("Not computed yet", "FOCUS, seed 2", "Left out", "PFNM: needs layers", "small scale", "6 rounds"):
         assert words in text
-    for words in ("holds weakly", "by a little", "sums over the agents alone: theta, pi", "versions.torch"):
+    for words in (
+        "holds weakly",
+        "by a little",
+        "of each agent, at times: sketch (a vector); sums: theta, pi",
+        "versions.torch",
+    ):
         assert words in text
     assert "<nav" not in text and "<nav" in page("Two", [section(), section()])
 

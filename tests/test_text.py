@@ -261,7 +261,7 @@ from focusfl.training import Setup, run
 torch.set_num_threads(1)
 fed = yelp_imdb(n=32, n_test=4, mode="tuned", length=64)
 train = ff.Train(optimiser="adamw", lr=5e-5, steps=1, batch=4)
-setup = Setup.of(ff.Focus(M=2), fed, 1, train=train, engine="serial")
+setup = Setup.of(ff.Focus(M=2, init="tied"), fed, 1, train=train, engine="serial")
 first = setup.start()[0]["w"]
 (done,) = run(setup)
 status = Path("/proc/self/status")  # the child's own peak; getrusage carries over the parent's
