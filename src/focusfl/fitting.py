@@ -70,7 +70,7 @@ def train_and_judge(
     stop: Callable[[], bool] = lambda: False,
 ) -> Result:
     """The rounds, then the best losses, each with a bar. eval_every 0: after the last round alone."""
-    setup = _with_clusters(setup, bars, folder, resume, checkpoint_every, stop)
+    setup = with_clusters(setup, bars, folder, resume, checkpoint_every, stop)
     who = f"{setup.algorithm.name} seed {setup.seed}"
     watch = bars.add(who, setup.rounds)
     for last in run(setup, folder, resume, eval_every or setup.rounds, checkpoint_every, stop):
@@ -81,8 +81,13 @@ def train_and_judge(
     return Result(setup, last.server, last.states, last.scores, best, last.seconds)
 
 
-def _with_clusters(
-    setup: Setup, bars: Bars, folder: Path | None, resume: bool, checkpoint_every: int, stop: Callable[[], bool]
+def with_clusters(
+    setup: Setup,
+    bars: Bars,
+    folder: Path | None = None,
+    resume: bool = False,
+    checkpoint_every: int = 10,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Setup:
     """A method that builds on the clusters of another (core.Algorithm.first) gets them: that one is run here."""
     first = setup.algorithm.first()

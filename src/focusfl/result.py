@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -215,6 +215,14 @@ class Newcomer:
 def described(algorithm: Algorithm) -> dict[str, Any]:
     """Name and options."""
     return {"algorithm": type(algorithm).__name__.lower(), "params": asdict(algorithm)}  # type: ignore[call-overload]
+
+
+def lasting(algorithm: Algorithm) -> dict[str, Any]:
+    """Its options, to know a kept run by. Those that came later count where they are not at their default: older
+    runs knew none."""
+    every = fields(algorithm)  # type: ignore[arg-type]
+    quiet = {f.name for f in every if f.metadata.get("later") and getattr(algorithm, f.name) == f.default}
+    return {k: v for k, v in described(algorithm)["params"].items() if k not in quiet}
 
 
 def scored(scores: Scores, best: Bayes, pi: Tensor | None, clusters: Tensor, true: Tensor | None) -> dict[str, Any]:

@@ -4,8 +4,8 @@ server  {"w": [M, ...]}      cluster models
 agent   {"log_pi": [M]}      log soft labels of agent e; stays with it
 upload  add {"theta": [M, ...], "pi": [M]}
 
-The start "split" keeps a little more (algorithms/live.py), and in the last round of its warm-up the server sees
-each {"sketch": [256]} (algorithms/split.py).
+The start "split" keeps a little more (algorithms/live.py), and from the end of its warm-up until most agents are
+heard the server sees each {"sketch": [256]} (algorithms/split.py). M = "auto" adds votes (algorithms/merge.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The clusters in use: what the start "split" keeps beside FOCUS's own state, and how labels are handed out.
 
 server  {"t": [], "parted": []}                    the round; the round of the split, 0 before
-        {"live": [M], "home": [M]}                 the clusters in use (0, 1); where each one's agents are now
+        {"live": [M]}                              the clusters in use (0, 1)
         {"given": [E, M]}                          first labels, in logs
         {"heard": [H], "sketches": [H, 256]}       who sent which sketch so far (-1: nobody), until the split
 agent   {"told": []}                               has it taken its first label? (0, 1)
@@ -31,7 +31,6 @@ def begin(w: Models, E: int) -> State:
         "t": torch.tensor(0),
         "parted": torch.tensor(0),
         "live": (torch.arange(M) == 0).long(),
-        "home": torch.arange(M),
         "given": torch.zeros(E, M),
         "heard": torch.full((H,), -1),
         "sketches": torch.zeros(H, split.SIZE),
@@ -52,8 +51,11 @@ def models(server: State) -> Models:
 
 
 def used(server: State, v: Tensor) -> Tensor:
-    """Of one row for each cluster those in use."""
-    return v[which(server)] if "live" in server else v
+    """Of one row for each cluster those in use; no copy where these are the first, as until some are joined."""
+    if "live" not in server:
+        return v
+    live = which(server)
+    return v[: len(live)] if int(live[-1]) + 1 == len(live) else v[live]
 
 
 def which(server: State) -> Tensor:
@@ -69,8 +71,9 @@ def labels(server: State, state: State) -> Tensor:
         return log_pi
     if int(server["parted"]):
         log_pi = torch.where(state["told"] > 0, log_pi, server["given"])
-    joined = torch.where(one_hot(server["home"], len(log_pi)) > 0, 0, -torch.inf)  # [M, M]
-    log_pi = (log_pi.unsqueeze(1) + joined).logsumexp(0)
+    if "home" in server:  # clusters may have been joined
+        joined = torch.where(one_hot(server["home"], len(log_pi)) > 0, 0, -torch.inf)  # [M, M]
+        log_pi = (log_pi.unsqueeze(1) + joined).logsumexp(0)
     return torch.log_softmax(log_pi.index_select(0, which(server)), 0)
 
 

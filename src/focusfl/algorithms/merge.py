@@ -1,6 +1,7 @@
 """Fewer clusters while FOCUS trains: `M = "auto"` drops those that empty and joins those whose models agree.
 
-server  {"turns": []}                                    how often agents took part since the split
+server  {"turns": [], "home": [M]}                       how often agents took part since the split; where each
+                                                         cluster's agents are now
         {"held": [M], "voters": [M], "agree": [M, M]}    the agents' sums, older ones fading
 agent   {"before": []}                                   its loss under the last shared model it saw, -1: none
 upload  add {"held": [M], "voters": [M], "agree": [M, M]}
@@ -29,7 +30,7 @@ def enrolled() -> State:
 
 def begin(M: int) -> State:
     sums = {"held": torch.ones(M), "voters": torch.zeros(M), "agree": torch.zeros(M, M)}
-    return {"turns": torch.tensor(0), **sums}
+    return {"turns": torch.tensor(0), "home": torch.arange(M), **sums}
 
 
 def votes(server: State, state: State, pi: Tensor, losses: Tensor) -> State:

@@ -8,7 +8,6 @@ CELLS/surrogates/        best losses, shared
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import inspect
 import json
@@ -26,6 +25,7 @@ from focusfl.experiments import Experiment
 from focusfl.fitting import train_and_judge
 from focusfl.machine import describe
 from focusfl.progress import Bars
+from focusfl.result import lasting
 from focusfl.training import Setup
 
 Row = dict[str, Any]
@@ -51,7 +51,7 @@ class Cell:
         later = {"joins": e.joins, "leaves": e.leaves}  # older cells knew neither
         return {
             "algorithm": type(algorithm).__name__.lower(),
-            "params": _params(algorithm),
+            "params": lasting(algorithm),
             "data": {"name": e.data["name"], **data},
             "shift": e.shift,
             "train": e.train,
@@ -117,10 +117,3 @@ class Cell:
             more["made"] = describe()
             files.write_json(folder / "result.json", {"method": self.method} | result.row() | more)
             return True
-
-
-def _params(algorithm: Any) -> dict[str, Any]:
-    """Its options. Those that came later count where they are not at their default: older cells knew none."""
-    fields = dataclasses.fields(algorithm)
-    quiet = {f.name for f in fields if f.metadata.get("later") and getattr(algorithm, f.name) == f.default}
-    return {k: v for k, v in dataclasses.asdict(algorithm).items() if k not in quiet}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from focusfl.algorithms import (
@@ -26,6 +26,7 @@ from focusfl.data import rotated_digits
 from focusfl.data.federation import Federation, Rows
 from focusfl.data.shift import SHIFTS
 from focusfl.errors import InputError
+from focusfl.result import lasting
 from focusfl.studies.attack import Attacked
 from focusfl.training import Setup
 
@@ -87,18 +88,16 @@ OTHERS = (FedAvg, FedProx, QFFL, AFL, Ditto, CGSV, IFCA, FedEM, FeSEM, CFL, FedS
 METHODS: dict[str, Algorithm] = FOCUS | {kind.name: kind() for kind in OTHERS}
 
 
-def options(method: str) -> dict[str, Any]:
-    """All of them. Those that came later count where they are not at their default: older rows knew none."""
-    algorithm = METHODS[method]
-    every = [(f, getattr(algorithm, f.name)) for f in fields(algorithm)]  # type: ignore[arg-type]
-    return {f.name: value for f, value in every if not (f.metadata.get("later") and value == f.default)}
-
-
 def settings(case: Case, method: str) -> dict[str, Any]:
     """What decides a run's numbers. A row kept with other settings does not count."""
     made_bad = {"shift": case.shift, **case.options, "factor": case.factor}
     agents = {"good": GOOD, "bad": BAD if case.there else (), **made_bad}
-    return {**agents, "rounds": ROUNDS, "method": type(METHODS[method]).__name__, "options": options(method)}
+    return {
+        **agents,
+        "rounds": ROUNDS,
+        "method": type(METHODS[method]).__name__,
+        "options": lasting(METHODS[method]),
+    }
 
 
 def chosen(only: list[str]) -> tuple[list[Case], list[str]]:

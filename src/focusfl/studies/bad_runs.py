@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from focusfl.algorithms import Local
 from focusfl.bayes import Surrogates
-from focusfl.errors import Diverged, Interrupted
+from focusfl.errors import Diverged
+from focusfl.fitting import with_clusters
 from focusfl.metrics import adjusted_rand_index, agnostic_loss, average, excess_risk
-from focusfl.result import found_clusters
+from focusfl.progress import Bars
 from focusfl.studies import keeping
 from focusfl.studies.bad import CASES, GOOD, METHODS, SECONDS, WITHOUT, Case, settings
 from focusfl.studies.keeping import Row
@@ -56,20 +55,15 @@ def one(
 
     A run that diverges has none of it.
     """
-    clock = time.perf_counter()
-    row: Row = {"case": case.name, "method": method, "seed": seed, "settings": settings(case, method)}
-    try:
-        setup = _with_clusters(case.setup(METHODS[method], seed), stop)
-        row |= _measured(setup, best, step, stop)
-    except Diverged:
-        row |= dict.fromkeys(MEASURES)
-    except Interrupted as stopped:
-        raise Interrupted(f"{stopped}, {case.name}, {method}, seed {seed}") from stopped
-    return row | {"seconds": round(time.perf_counter() - clock, 2)}
+    about = {"case": case.name, "method": method, "seed": seed, "settings": settings(case, method)}
+    setup = case.setup(METHODS[method], seed)
+    return keeping.row_of(about, MEASURES, lambda: _measured(setup, best, step, stop))
 
 
 def _measured(setup: Setup, best: Surrogates, step: keeping.Step, stop: keeping.Stop) -> Row:
     """Of the good agents alone; `groups`, the largest label of each agent, is of all."""
+    with Bars(False) as bars:
+        setup = with_clusters(setup, bars, stop=stop)
     for done in run(setup, eval_every=0, stop=stop):
         step(done.t / setup.rounds)
     good = slice(len(GOOD))
@@ -86,14 +80,3 @@ def _measured(setup: Setup, best: Surrogates, step: keeping.Step, stop: keeping.
         return row
     group = pi.argmax(1)
     return row | {"ari": adjusted_rand_index(group[good], setup.fed.clusters[good]), "groups": group.tolist()}
-
-
-def _with_clusters(setup: Setup, stop: keeping.Stop) -> Setup:
-    """A method that builds on the clusters of another gets them (core.Algorithm.first)."""
-    first = setup.algorithm.first()
-    if first is None:
-        return setup
-    before = replace(setup, algorithm=first)
-    for done in run(before, eval_every=0, stop=stop):
-        last = done
-    return replace(setup, algorithm=setup.algorithm.given(found_clusters(before, last.server, last.states)))

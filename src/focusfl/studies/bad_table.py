@@ -9,7 +9,8 @@ from statistics import mean, stdev
 from focusfl import files
 from focusfl.machine import describe
 from focusfl.report.markdown import grid
-from focusfl.studies.bad import BAD, CASES, FOCUS, GOOD, METHODS, RIDERS, ROUNDS, WITHOUT, Case, options
+from focusfl.result import lasting
+from focusfl.studies.bad import BAD, CASES, FOCUS, GOOD, METHODS, RIDERS, ROUNDS, WITHOUT, Case
 from focusfl.studies.bad_runs import STUDY, Key
 from focusfl.studies.bad_summary import CLOSE, Runs, spread
 from focusfl.studies.keeping import Row
@@ -28,7 +29,6 @@ CGSV set the length of an update there), the bad ones do as well. They also tell
 LOST = f"""The good agents' accuracy minus that of the same method and seed without the bad agents, in points; the
 column "{WITHOUT.name}" has the accuracy there, in percent. Means over all seeds there are. A gain may also mean
 that the method was poor without them: with M = 3 some part one of the two kinds of good agents there."""
-NOISE = "The good agents have 315 test examples together, so one of them is 0.3 points."
 EXCESS = """Loss minus the best loss: that of a model trained on all data of the good agents of a true cluster.
 Means over the good agents and the seeds."""
 RIGHT = """Runs in which the good agents are in their true clusters, by their largest labels; of the methods that
@@ -103,7 +103,9 @@ def _noise(every: list[Runs]) -> str:
     both = [spread(every), spread([runs for runs in every if runs.method in FOCUS])]
     all_rows, ours = ("-" if sd is None else f"{sd:.1f}" for sd in both)
     says = f"The standard deviation over the seeds is {all_rows} points in the median cell, {ours} in that of FOCUS"
-    return f"{NOISE} {says}; that of a mean over S seeds is smaller by the square root of S."
+    n = len(WITHOUT.federation(0).testing.y)
+    one = f"The good agents have {n} test examples together, so one of them is {100 / n:.1f} points."
+    return f"{one} {says}; that of a mean over S seeds is smaller by the square root of S."
 
 
 def _verdict(name: str, cases: list[Runs]) -> str:
@@ -139,4 +141,4 @@ def _riders(of: Of) -> str:
 
 
 def _options(method: str) -> str:
-    return ", ".join(f"{k} = {v}" for k, v in options(method).items()) or "none"
+    return ", ".join(f"{k} = {v}" for k, v in lasting(METHODS[method]).items()) or "none"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal, cast
 
@@ -59,7 +59,8 @@ def _focus(start: str, M: int) -> Focus:
         return Focus(M=AUTO, init="split")
     start, _, more = start.partition("+")
     init, _, warmup = start.partition(":")
-    return Focus(M=M + int(more or 0), init=cast(Start, init), warmup=int(warmup or 3))
+    focus = Focus(M=M + int(more or 0), init=cast(Start, init))
+    return replace(focus, warmup=int(warmup)) if warmup else focus
 
 
 def normal(inputs: int) -> nn.Module:

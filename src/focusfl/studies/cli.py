@@ -30,7 +30,10 @@ CELLS, RESULTS = Path("runs/study"), Path("docs/results")
 def start(
     only: Annotated[
         list[str],
-        typer.Option("--only", help="Run these cases alone: synthetic, digits, mnist, auto, or a case by its name"),
+        typer.Option(
+            "--only",
+            help="Run these alone: synthetic, digits, mnist, text, cifar, auto, more, warmup, full, or a case",
+        ),
     ] = [],  # noqa: B006
     seeds: Annotated[int, typer.Option(help="Runs of each case and start", min=1)] = 10,
     cells: Cells = CELLS,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from focusfl import files
+from focusfl.errors import Diverged, Interrupted
 from focusfl.interrupt import graceful
 from focusfl.machine import commit
 
@@ -53,6 +55,19 @@ def make(study: str, cells: Path, jobs: list[Job], watch: Watch = lambda seconds
             keep(study, cells, job.make(step, stop) | {"commit": source})
             before += job.seconds
             watch(before, done + 1, len(jobs))
+
+
+def row_of(about: Row, names: tuple[str, ...], measure: Callable[[], Row]) -> Row:
+    """A run's row: what it is about, what it measured (of one that diverges nothing) and its seconds."""
+    clock = time.perf_counter()
+    try:
+        found = measure()
+    except Diverged:
+        found = dict.fromkeys(names)
+    except Interrupted as stopped:
+        which = ", ".join(str(v) for k, v in about.items() if k not in ("seed", "settings"))
+        raise Interrupted(f"{stopped}, {which}, seed {about['seed']}") from stopped
+    return about | found | {"seconds": round(time.perf_counter() - clock, 2)}
 
 
 def keep(study: str, cells: Path, row: Row) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from focusfl.bayes import Surrogates
-from focusfl.errors import Diverged, Interrupted
 from focusfl.history import rounds_to
 from focusfl.metrics import adjusted_rand_index, agnostic_loss, average, excess_risk, faa
 from focusfl.studies import keeping
@@ -15,6 +13,7 @@ from focusfl.training import Setup, labels, run
 
 STUDY = "start"
 Row = keeping.Row
+MEASURES = ("ari", "since", "clusters", "loss", "worst", "acc", "faa")
 Key = tuple[str, str, int]  # case, start, seed
 
 _BEST = Surrogates()  # the starts of one case and seed share their best losses
@@ -55,16 +54,8 @@ def one(
 
     A run that diverges has no right clusters and no losses.
     """
-    clock = time.perf_counter()
-    row: Row = {"case": case.name, "start": start, "seed": seed, "settings": case.settings}
-    setup = case.setup(start, seed)
-    try:
-        row |= _measured(setup, case.reach, step, stop)
-    except Diverged:
-        row |= dict.fromkeys(("ari", "since", "clusters", "loss", "worst", "acc", "faa"))
-    except Interrupted as stopped:
-        raise Interrupted(f"{stopped}, {case.name}, {start}, seed {seed}") from stopped
-    return row | {"seconds": round(time.perf_counter() - clock, 2)}
+    about = {"case": case.name, "start": start, "seed": seed, "settings": case.settings}
+    return keeping.row_of(about, MEASURES, lambda: _measured(case.setup(start, seed), case.reach, step, stop))
 
 
 def _measured(setup: Setup, reach: bool, step: keeping.Step, stop: keeping.Stop) -> Row:

@@ -52,9 +52,8 @@ class Memory:
         self.records[MARK] = ConfigRecord({"key": self.key, "t": t})
         if self.path is not None:
             flat = flatten({"before": before, "after": after})
-            tensors = {
-                k: v.detach().clone().contiguous() for k, v in flat.items()
-            }  # a round may keep some as they are
+            # copies: a round may keep some as they are, and shared memory cannot be written
+            tensors = {k: v.detach().clone().contiguous() for k, v in flat.items()}
             header = {"focusfl": json.dumps({"t": t})}
             files.make_folder(self.path.parent)
             files.write(self.path, lambda temporary: save_file(tensors, temporary, metadata=header))
