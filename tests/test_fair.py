@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 from scripted import Scripted, models, one_round
 from torch import nn
 
@@ -57,6 +59,22 @@ def test_qffl_on_one_weight_by_hand(engine):
     fed, network = one_weight(1.0, 4.0)
     done = last_round(ff.QFFL(q=1.0), fed, 1, model=network, train=ff.Train(lr=0.1, steps=1), engine=engine)
     assert done.server["w"]["weight"].item() == pytest.approx(130 / 238, abs=1e-5)
+
+
+@pytest.mark.parametrize("q", [0.0, 0.1, 1.0, 10.0])
+def test_qffl_goes_to_the_least_sum_of_powers_of_the_losses(q):
+    # with one local step it is gradient descent on sum_e F_e^(q+1); scipy finds the minimum by another way
+    fed = ff.data.synthetic(seed=3, E=4, n=40, d=3)
+    train = [fed.train(e) for e in range(4)]
+    x, y = [d.x.double().numpy() for d in train], [d.y.double().numpy().ravel() for d in train]
+
+    def losses(w):
+        return np.array([np.mean((a @ w - b) ** 2) for a, b in zip(x, y, strict=True)])
+
+    least = minimize(lambda w: (losses(w) ** (q + 1)).sum(), np.zeros(3), tol=1e-12).x
+    steps = ff.Train(lr=0.1, steps=1)
+    done = last_round(ff.QFFL(q=q), fed, 400, model=nn.Linear(3, 1, bias=False), train=steps)
+    assert done.server["w"]["weight"].flatten().numpy() == pytest.approx(least, abs=2e-3)
 
 
 @pytest.mark.parametrize("q", [0.0, 0.1, 1.0, 10.0])

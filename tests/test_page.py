@@ -12,7 +12,7 @@ from page_helpers import EVIL, KEYS, METHODS, MINUS, NONE, PAPER, Read, assert_s
 from focusfl.history import thin
 from focusfl.report.labels import shown
 from focusfl.report.page import page
-from focusfl.report.section import Section
+from focusfl.report.section import Off, Section
 from focusfl.report.sections import from_folder
 
 
@@ -85,6 +85,12 @@ def test_what_is_missing_and_how_it_was_made_is_said():
     ):
         assert words in text
     assert "<nav" not in text and "<nav" in page("Two", [section(), section()])
+
+
+def test_what_is_off_the_papers_number_is_said_with_the_reason():
+    off = Off("k = 1: FOCUS", "FAA 0.5 instead of 0.1", "Too few <rounds>")
+    text = page("Off", [replace(section(), off=[off])])
+    assert "<li>k = 1: FOCUS: FAA 0.5 instead of 0.1. Too few &lt;rounds&gt;.</li>" in text
 
 
 def test_where_there_is_nothing_to_draw_the_page_says_so():

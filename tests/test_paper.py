@@ -15,6 +15,7 @@ from focusfl.paper import results as kept
 from focusfl.paper.cells import Cell
 from focusfl.paper.claims import judge
 from focusfl.paper.keeping import cells_of
+from focusfl.paper.off import off
 from focusfl.paper.reproduction import SCALES, Saying, catalogue, load
 from focusfl.paper.running import reproduce
 
@@ -152,6 +153,19 @@ def test_the_page_of_results_has_the_papers_number_beside_ours(here):
     assert f"| {faa:.3f} ± " in page and "(0.800)" in page and "everything" in page
     assert "Not computed yet: table2-b" in page
     assert "| table1-a | small | FOCUS is fairer |" in page
+
+
+def test_numbers_off_the_papers_are_listed_with_the_reason(here):
+    path = here / "experiments/paper/table1-a.toml"
+    path.write_text(SMALL + '[why]\nfedavg = "its noise is another"\n')
+    row = {"part": "", "method": "fedavg", "seed": 0, "avg_acc": None, "avg_loss": 1.0, "agnostic_loss": 1.0}
+    for faa, said in ((0.57, []), (0.55, ["FedAvg"]), (1.03, []), (1.05, ["FedAvg"])):  # 0.8, and 30 % of it: 0.24
+        assert [o.where for o in off(load("table1-a", "paper"), [row | {"faa": faa}])] == said
+        assert off(load("table1-a", "small"), [row | {"faa": faa}]) == []  # other settings, other numbers
+    (found,) = off(load("table1-a", "paper"), [row | {"faa": 1.0}, row | {"faa": 1.2, "seed": 1}])
+    assert found.numbers == "FAA 1.100 instead of 0.800" and found.why == "its noise is another"
+    path.write_text(SMALL)
+    assert off(load("table1-a", "paper"), [row | {"faa": 1.1}])[0].why == "not explained"
 
 
 def test_missing_cells_are_shown_as_missing(here):

@@ -6,6 +6,7 @@ use = "mnist"                    take experiments/paper/shared/mnist.toml first
 [[part]]                         one of several settings: a `name` and its changes
 [expect.METHOD]                  the paper's numbers (within a part: of that part)
 [[claim]]                        what the paper says of them: `says`, `metric`, `better`, `than`
+[why]                            METHOD = "why ours is off the paper's": shown where it is
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from focusfl.experiments import Experiment
 
 Table = dict[str, Any]
 SCALES = ("small", "paper")
-OURS = ("title", "use", "scale", "part", "expect", "claim", "kind")
+OURS = ("title", "use", "scale", "part", "expect", "claim", "why", "kind")
 
 
 class Saying(BaseModel):
@@ -58,6 +59,7 @@ class Reproduction:
     options: Table  # of a kind that is no experiment
     sayings: list[Saying]
     deviations: list[str]
+    why: dict[str, str]  # by method: the reason why its numbers are off the paper's
 
 
 def load(name: str, scale: str) -> Reproduction:
@@ -80,7 +82,7 @@ def load(name: str, scale: str) -> Reproduction:
     for part in raw.get("part", []):
         deviations += part.get("scale", {}).get(scale, {}).get("deviations", [])
     options = {} if kind == "experiment" else here
-    return Reproduction(name, raw["title"], scale, kind, parts, options, sayings, deviations)
+    return Reproduction(name, raw["title"], scale, kind, parts, options, sayings, deviations, raw.get("why", {}))
 
 
 def catalogue() -> dict[str, Path]:

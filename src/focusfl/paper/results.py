@@ -9,9 +9,10 @@ from typing import Any
 from focusfl import files
 from focusfl.paper.claims import judge
 from focusfl.paper.keeping import cells_of
+from focusfl.paper.off import off
 from focusfl.paper.reproduction import SCALES, Reproduction, catalogue, load
 from focusfl.report.markdown import certain, grid
-from focusfl.report.section import Section
+from focusfl.report.section import OFF, Section
 from focusfl.report.tables import COLUMNS, title
 
 Row = dict[str, Any]
@@ -41,6 +42,7 @@ def section(one: Reproduction, kept: dict[str, Any]) -> Section:
         expect={(part.name, method): numbers for part in one.parts for method, numbers in part.expect.items()},
         deviations=one.deviations,
         claims=[judge(saying, rows, {p.name: p.experiment.methods for p in one.parts}) for saying in one.sayings],
+        off=off(one, rows),
         missing=missing,
         table=kept.get("table", []),
         made={**kept.get("written_by", {}), "settings": kept.get("settings", {})},
@@ -62,6 +64,8 @@ def markdown(results: Path) -> str:
         parts += (
             [grid(list(one.table[0]), [[_cell(v) for v in row.values()] for row in one.table])] if one.table else []
         )
+        if one.off:
+            parts += [OFF, "\n".join(f"- {o.where}: {o.numbers}. {o.why}." for o in one.off)]
         parts += (
             [f"Missing: {len(one.missing)} of the cells, for instance {one.missing[0]}."] if one.missing else []
         )

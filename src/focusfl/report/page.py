@@ -14,7 +14,7 @@ from focusfl.report import page_tables as tables
 from focusfl.report import words
 from focusfl.report.figures import Plots, Runs
 from focusfl.report.page_plots import NOTHING, figures
-from focusfl.report.section import Section
+from focusfl.report.section import OFF, Section
 
 CAUTION = " class='caution'"
 SCALES = {"paper": "paper scale", "small": "small scale"}
@@ -89,6 +89,9 @@ def _pieces(section: Section, id: str, plots: Plots) -> Iterator[str]:
         yield NOTHING.format("No run has finished yet.")
     if section.rows or section.expect:
         yield tables.results(section) + tables.certain(section) + tables.rounds(section)
+    if section.off:
+        lines = [f"{o.where}: {o.numbers}. {o.why}." for o in section.off]
+        yield f"<p>{escape(OFF)}</p><ul>{_items(lines)}</ul>"
     if section.missing:
         yield f'<aside class="missing" id="{id}-missing"><p>Not computed yet, and in no number on this page:</p>'
         yield f"<ul>{_items(section.missing)}</ul></aside>"

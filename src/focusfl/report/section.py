@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Row = dict[str, Any]
+OFF = "Where ours is off the paper's number, and why:"
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,15 @@ class Claim:
     says: str
     verdict: str  # holds | holds weakly | does not hold | not measured
     numbers: str  # the figures it rests on
+
+
+@dataclass(frozen=True)
+class Off:
+    """Numbers of ours that are not the paper's."""
+
+    where: str  # "k = 1: FOCUS"
+    numbers: str  # "FAA 0.013 instead of 0.094"
+    why: str
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,7 @@ class Section:
     expect: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)  # (part, method): the paper's
     deviations: list[str] = field(default_factory=list)  # where this scale is not the paper's setting
     claims: list[Claim] = field(default_factory=list)
+    off: list[Off] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # cells not computed yet: "k = 1, FOCUS, seed 2"
     left_out: dict[str, str] = field(default_factory=dict)  # methods that cannot run here, and why
     absent: dict[str, str] = field(default_factory=dict)  # agents left out of rounds, and why: nodes fail
