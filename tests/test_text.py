@@ -143,6 +143,30 @@ def test_embeddings_are_computed_once(minilm, monkeypatch, tmp_path):
     assert torch.equal(embed(ODD, length=8), first) and passes[5:] == []
 
 
+def test_embeddings_go_on_where_they_were_killed(minilm, monkeypatch, tmp_path):
+    monkeypatch.setenv("FOCUSFL_DATA", str(tmp_path))
+    monkeypatch.setattr(embeddings, "BLOCK", 3)
+    texts, real, made = [*ODD, "one more", "and one", "the last"], embeddings._compute, []
+
+    def until(blocks):
+        def compute(texts, *rest):
+            if len(made) == blocks:
+                raise KeyboardInterrupt
+            made.append(len(texts))
+            return real(texts, *rest)
+
+        return compute
+
+    monkeypatch.setattr(embeddings, "_compute", until(2))
+    with pytest.raises(KeyboardInterrupt):
+        embed(texts, length=8)
+    monkeypatch.setattr(embeddings, "_compute", until(9))
+    found = embed(texts, length=8)
+    assert made == [3, 3, 1] and torch.equal(embed(texts, length=8), found) and len(made) == 3
+    monkeypatch.setattr(embeddings, "BLOCK", 100)
+    torch.testing.assert_close(found, embed(texts, length=8), atol=1e-6, rtol=0)  # in one piece the same
+
+
 def test_a_full_disk_costs_the_file_and_not_the_run(minilm, monkeypatch, tmp_path):
     monkeypatch.setenv("FOCUSFL_DATA", str(tmp_path))
     real = files.write

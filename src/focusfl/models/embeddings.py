@@ -6,8 +6,8 @@ import hashlib
 import importlib
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from focusfl import files
 from focusfl.errors import InputError, require
 
-FORM = "mean of the tokens, length 1, version 1"  # part of a cached file's key
+FORM = "mean of the tokens, length 1, version 2"  # part of a cached file's key
+BLOCK = 2048  # texts in a cached file: a minute or two of work, the most that a kill can cost
 
 
 def tokenise(texts: Sequence[str], encoder: str | Path | None = None, length: int = 128) -> Tensor:
@@ -36,18 +37,26 @@ def tokenise(texts: Sequence[str], encoder: str | Path | None = None, length: in
 def embed(texts: Sequence[str], encoder: str | Path | None = None, length: int = 128, batch: int = 16) -> Tensor:
     """Sentence embeddings, [n, D] float32: the mean of the last layer over a text's tokens, scaled to length 1.
 
-    This is what all-MiniLM was trained for. Computed once: a file named by the sha256 of the texts, the
-    encoder's files (or its name) and the length keeps them, memory-mapped, for the next call.
+    This is what all-MiniLM was trained for. Computed once: files named by the sha256 of their texts, the
+    encoder's files (or its name) and the length keep them, block by block, for the next call.
     """
     require("batch", batch, batch >= 1, "1 or more")
     texts, where = _checked(texts), find(encoder)
-    path = cache_folder() / f"{_key(texts, where, length)}.npy"
-    known = _read(path, len(texts))
-    if known is None:
-        files.make_folder(path.parent)  # before the work, not after it
-        known = _compute(texts, where, length, batch)
-        _keep(path, known)
-    return torch.from_numpy(known)
+    files.make_folder(cache_folder())  # before the work, not after it
+    form = f"{FORM}|{length}|{_digest(where)}"
+    parts: list[Tensor] = []
+    advance: Callable[[int], None] | None = None
+    with ExitStack() as stack:
+        for i in range(0, max(len(texts), 1), BLOCK):
+            block = texts[i : i + BLOCK]
+            path = cache_folder() / f"{_key(block, form)}.npy"
+            known = _read(path, len(block))
+            if known is None:
+                advance = advance or stack.enter_context(_bar(len(texts) - i))
+                known = _compute(block, where, length, batch, advance)
+                _keep(path, known)
+            parts.append(torch.from_numpy(known))
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def cache_folder() -> Path:
@@ -119,32 +128,37 @@ def _token_ids(texts: list[str], where: str | Path, length: int) -> tuple[list[l
 
 
 @torch.no_grad()
-def _compute(texts: list[str], where: str | Path, length: int, batch: int) -> NDArray[np.float32]:
+def _compute(
+    texts: list[str], where: str | Path, length: int, batch: int, advance: Callable[[int], None]
+) -> NDArray[np.float32]:
     ids, pad = _token_ids(texts, where, length)
     model = load_encoder(where).eval()
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # texts of like length share a batch: little padding
     config: Any = model.config
     out = np.empty((len(ids), int(config.hidden_size)), np.float32)
-    with _bar() as bar:
-        job = bar.add_task("embedding texts", total=len(ids))
-        for rows in (order[i : i + batch] for i in range(0, len(order), batch)):
-            parts = [torch.tensor(ids[i]) for i in rows]
-            x = nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=pad)
-            mask = (x != pad).long()
-            hidden = model(input_ids=x, attention_mask=mask).last_hidden_state
-            out[rows] = nn.functional.normalize(mean_over_tokens(hidden, mask), dim=-1).numpy()
-            bar.advance(job, len(rows))
+    for rows in (order[i : i + batch] for i in range(0, len(order), batch)):
+        parts = [torch.tensor(ids[i]) for i in rows]
+        x = nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=pad)
+        mask = (x != pad).long()
+        hidden = model(input_ids=x, attention_mask=mask).last_hidden_state
+        out[rows] = nn.functional.normalize(mean_over_tokens(hidden, mask), dim=-1).numpy()
+        advance(len(rows))
     return out
 
 
-def _key(texts: list[str], where: str | Path, length: int) -> str:
-    digest = hashlib.sha256(f"{FORM}|{length}|{len(texts)}".encode())
+def _key(texts: list[str], form: str) -> str:
+    digest = hashlib.sha256(f"{form}|{len(texts)}".encode())
     for text in texts:
         raw = text.encode(errors="surrogatepass")
         digest.update(len(raw).to_bytes(8, "little") + raw)
+    return digest.hexdigest()
+
+
+def _digest(where: str | Path) -> str:
+    """Of the encoder's files, or its name."""
     if isinstance(where, str):
-        digest.update(where.encode())
-        return digest.hexdigest()
+        return where
+    digest = hashlib.sha256()
     for file in sorted(
         p for p in where.iterdir() if p.suffix in (".safetensors", ".bin", ".json", ".txt", ".model")
     ):
@@ -174,11 +188,14 @@ def _keep(path: Path, array: NDArray[np.float32]) -> None:
         warnings.warn(f"{path}: embeddings not kept for the next run: {error.strerror}", stacklevel=3)
 
 
-def _bar() -> Progress:
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[int], None]]:
     """On stderr; silent where nobody watches a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("left"))
-    return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+        job = bar.add_task("embedding texts", total=total)
+        yield lambda n: bar.advance(job, n)
 
 
 def _package(name: str) -> Any:
