@@ -165,7 +165,7 @@ def test_numbers_off_the_papers_are_listed_with_the_reason(here):
     (found,) = off(load("table1-a", "paper"), [row | {"faa": 1.0}, row | {"faa": 1.2, "seed": 1}])
     assert found.numbers == "FAA 1.100 instead of 0.800" and found.why == "its noise is another"
     path.write_text(SMALL)
-    assert off(load("table1-a", "paper"), [row | {"faa": 1.1}])[0].why == "not explained"
+    assert off(load("table1-a", "paper"), [row | {"faa": 1.1}])[0].why == "Not explained"
 
 
 def test_missing_cells_are_shown_as_missing(here):

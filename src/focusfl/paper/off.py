@@ -12,7 +12,7 @@ from focusfl.report.tables import COLUMNS, title
 
 Row = dict[str, Any]
 ACCURACY, SHARE = 0.01, 0.3  # accuracy may differ by so much, a loss or FAA by that share of the paper's
-UNKNOWN = "not explained"
+UNKNOWN = "Not explained"
 
 
 def off(one: Reproduction, rows: list[Row]) -> list[Off]:
