@@ -154,7 +154,7 @@ def test_a_model_of_ninety_megabytes_goes_through() -> None:
     pictures = [(torch.randn(4, 3, 32, 32, generator=draws), torch.tensor([0, 1, 2, 3])) for _ in range(2)]
     fed = ff.Federation.from_agents(pictures, test=pictures, classes=10, model=ff.models.resnet18)
     both = [
-        last(Setup.of(ff.Focus(M=2), fed, 1, train=ff.Train(lr=0.01, steps=1), engine=engine))
+        last(Setup.of(ff.Focus(M=2, init="tied"), fed, 1, train=ff.Train(lr=0.01, steps=1), engine=engine))
         for engine in ("serial", "flower")
     ]
     assert sum(v.numel() * v.element_size() for v in flatten(both[1].server).values()) > 89e6

@@ -15,7 +15,7 @@ from focusfl.training import Setup, labels, run
 def parted(E=4, M=3, size=2):
     """A server right after the split: models 0, 1, 2, ... times (1, 1)."""
     w = {"w": torch.arange(float(M))[:, None].expand(M, size).clone()}
-    server = live.begin(w, E) | merge.begin(M)
+    server = live.begin(w, E, M) | merge.begin(M)
     return {**server, "t": torch.tensor(4), "parted": torch.tensor(4), "live": torch.ones(M, dtype=torch.long)}
 
 

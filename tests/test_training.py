@@ -92,6 +92,18 @@ def test_wrong_shapes_and_nan_in_a_checkpoint_are_refused(ragged, tmp_path):
             checkpoint.load(tmp_path, run_setup.fingerprint, server, states)
 
 
+@pytest.mark.parametrize(("models", "fine"), [(0, False), (1, True), (3, True), (4, False)])
+def test_as_many_models_as_there_is_room_for_are_believed(models, fine, tmp_path):
+    kept = {"w": {"a": torch.ones(models, 2)}, "t": torch.tensor(1)}
+    checkpoint.save(tmp_path, "key", 1, kept, {})
+    here = {"w": {"a": torch.zeros(1, 2)}, "t": torch.tensor(0)}
+    if fine:
+        assert torch.equal(checkpoint.load(tmp_path, "key", here, {}, room=3)[1]["w"]["a"], kept["w"]["a"])
+        return
+    with pytest.raises(InputError, match=r"server/w/a: expected \[1, 2\]"):
+        checkpoint.load(tmp_path, "key", here, {}, room=3)
+
+
 def test_a_write_that_fails_leaves_the_old_file_and_no_scraps(tmp_path):
     path = tmp_path / "a.json"
     files.write_json(path, [1])

@@ -27,8 +27,13 @@ def save(folder: Path, fingerprint: str, t: int, server: State, states: State) -
     files.write(folder / NAME, lambda temporary: save_file(tensors, temporary, metadata={"focusfl": header}))
 
 
-def load(folder: Path, fingerprint: str, server: State, states: State) -> tuple[int, State, State]:
-    """The round, the server's and the agents' state; `server` and `states` say what it must look like."""
+def load(
+    folder: Path, fingerprint: str, server: State, states: State, room: int | None = None
+) -> tuple[int, State, State]:
+    """The round, the server's and the agents' state; `server` and `states` say what it must look like.
+
+    room  the server's w may hold from one to so many models; None: as many as here
+    """
     path = folder / NAME
     try:
         with safe_open(path, framework="pt") as handle:
@@ -42,12 +47,14 @@ def load(folder: Path, fingerprint: str, server: State, states: State) -> tuple[
         raise _unusable(path, "a checkpoint of another experiment (data, settings or seed differ)")
     wanted = flatten({"server": server, "agents": states})
     for k, v in wanted.items():
-        _check(path, k, tensors.get(k), v)
+        _check(path, k, tensors.get(k), v, room if k.startswith("server/w/") else None)
     tree = unflatten({k: tensors[k] for k in wanted})
     return header["round"], tree.get("server", {}), tree.get("agents", {})
 
 
-def _check(path: Path, name: str, found: Tensor | None, wanted: Tensor) -> None:
+def _check(path: Path, name: str, found: Tensor | None, wanted: Tensor, room: int | None) -> None:
+    if found is not None and room is not None and found.dim() and 1 <= len(found) <= room:
+        wanted = wanted[:1].expand(len(found), *wanted.shape[1:])
     if found is None or found.shape != wanted.shape or found.dtype != wanted.dtype:
         what = "missing" if found is None else f"{list(found.shape)} {found.dtype}"
         raise _unusable(path, f"{name}: expected {list(wanted.shape)} {wanted.dtype}, found {what}")

@@ -107,6 +107,11 @@ class Algorithm(ABC):
         """Will there be a round, later than the first, in which the server sees something agent by agent?"""
         return False
 
+    @property
+    def room(self) -> int | None:
+        """How many models the server's w may hold, where their number changes while training."""
+        return None
+
     @abstractmethod
     def start(self, networks: Networks, E: int) -> State:
         """The server's first state, with E agents to come."""

@@ -178,7 +178,7 @@ def _rounds(
     server, states = setup.start()
     begun = 0
     if folder is not None and resume and (folder / checkpoint.NAME).exists():
-        begun, server, states = checkpoint.load(folder, setup.fingerprint, server, states)
+        begun, server, states = checkpoint.load(folder, setup.fingerprint, server, states, algorithm.room)
         server, states = (tree_map(lambda v: v.to(setup.place), tree) for tree in (server, states))
     history = History(folder, begun) if folder is not None else None
     seconds = history.seconds if history is not None else 0.0

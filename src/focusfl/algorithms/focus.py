@@ -71,6 +71,10 @@ class Focus(Algorithm):
         return split.MOST if self.M == "auto" else self.M
 
     @property
+    def room(self) -> int | None:
+        return self.slots if self.init == "split" else None
+
+    @property
     def shows(self) -> bool:
         return self.init == "split" or self.robust == "trim"
 
@@ -78,7 +82,7 @@ class Focus(Algorithm):
         extra = {"bound": torch.zeros(self.slots)} if self.robust == "clip" else {}
         if self.init == "split":
             extra |= merge.begin(self.slots) if self.M == "auto" else {}
-            return live.begin(networks.copies(self.slots), E) | extra
+            return live.begin(networks.copies(1), E, self.slots) | extra
         tied = self.init == "tied"
         w = networks.copies(self.slots, self.noise) if tied else networks.independent(self.slots)
         return {"w": w} | extra
@@ -104,16 +108,15 @@ class Focus(Algorithm):
         if self.robust == "trim":
             return state, Upload(add=votes, each={"theta": theta, "share": share, **sketch})
         if self.robust == "clip":
-            theta, length = robust.shortened(server["w"], theta, live.used(server, server["bound"]), agent.learnt)
+            theta, length = robust.shortened(server["w"], theta, server["bound"][live.which(server)], agent.learnt)
             votes |= {"lengths": robust.histogram(length, share)}
         return state, Upload(add={"theta": scale_(theta, share), "pi": share, **votes}, each=sketch)
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
-        w = live.models(server)
         if self.robust == "trim":
-            means = robust.trimmed(w, each["theta"], each["share"])
+            means = robust.trimmed(server["w"], each["theta"], each["share"])
         else:
-            means = mean_or_keep(w, add["theta"], add["pi"])  # eq. 6
+            means = mean_or_keep(server["w"], add["theta"], add["pi"])  # eq. 6
         if self.robust == "clip":
             server = {**server, "bound": robust.bounds(server["bound"], add["lengths"], live.which(server))}
         if "live" not in server:

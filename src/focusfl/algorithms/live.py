@@ -1,6 +1,7 @@
 """The clusters in use: what the start "split" keeps beside FOCUS's own state, and how labels are handed out.
 
-server  {"t": [], "parted": []}                    the round; the round of the split, 0 before
+server  {"w": [m, ...]}                            the models in use: one before the split
+        {"t": [], "parted": []}                    the round; the round of the split, 0 before
         {"live": [M]}                              the clusters in use (0, 1)
         {"given": [E, M]}                          first labels, in logs
         {"heard": [H], "sketches": [H, 256]}       who sent which sketch so far (-1: nobody), until the split
@@ -23,9 +24,9 @@ ENOUGH, ROOM = 0.8, 1000  # share of the agents, and at most how many, whose ske
 PATIENCE = 20  # rounds it waits for them
 
 
-def begin(w: Models, E: int) -> State:
-    """One shared model, the first."""
-    M, H = len(next(iter(w.values()))), min(E, ROOM)
+def begin(w: Models, E: int, M: int) -> State:
+    """One shared model, room for M clusters."""
+    H = min(E, ROOM)
     return {
         "w": w,
         "t": torch.tensor(0),
@@ -38,24 +39,11 @@ def begin(w: Models, E: int) -> State:
 
 
 def view(server: State, e: Tensor) -> State:
-    """What agent e receives: the models in use, and its own first label."""
+    """What agent e receives: the models, and its own first label."""
     if "live" not in server:
         return server
     seen = {k: v for k, v in server.items() if k not in ("heard", "sketches")}
-    return {**seen, "w": models(server), **row({"given": server["given"]}, e)}
-
-
-def models(server: State) -> Models:
-    """The models in use."""
-    return {k: used(server, v) for k, v in server["w"].items()}
-
-
-def used(server: State, v: Tensor) -> Tensor:
-    """Of one row for each cluster those in use; no copy where these are the first, as until some are joined."""
-    if "live" not in server:
-        return v
-    live = which(server)
-    return v[: len(live)] if int(live[-1]) + 1 == len(live) else v[live]
+    return {**seen, **row({"given": server["given"]}, e)}
 
 
 def which(server: State) -> Tensor:
@@ -88,8 +76,7 @@ def kept(server: State, state: State, log_pi: Tensor) -> State:
 
 def advance(server: State, means: Models) -> State:
     """The next round, with new models of the clusters in use."""
-    w = {k: v.index_copy(0, which(server), means[k]) for k, v in server["w"].items()}
-    return {**server, "w": w, "t": server["t"] + 1}
+    return {**server, "w": means, "t": server["t"] + 1}
 
 
 def asks(server: State, warmup: int) -> bool:
@@ -121,6 +108,6 @@ def part(server: State, sketches: Tensor, who: Tensor, M: int | None) -> State:
     M = int(group.max()) + 1 if M is None else M
     live = (torch.arange(slots, device=group.device) < M).long()
     given = server["given"].index_copy(0, who, SURE * one_hot(group, slots))
-    w = {k: v[:1].expand(v.shape).clone() for k, v in server["w"].items()}
+    w = {k: v.expand(M, *v.shape[1:]).clone() for k, v in server["w"].items()}
     freed = {"heard": torch.full_like(server["heard"], -1), "sketches": torch.zeros_like(server["sketches"])}
     return {**server, **freed, "w": w, "live": live, "given": given, "parted": server["t"].clone()}

@@ -78,13 +78,18 @@ def _counted(server: State, add: State, turns: int) -> State:
 
 
 def _without(server: State, m: Tensor) -> State:
-    return {**server, "live": server["live"].index_fill(0, m, 0)}
+    stays = which(server) != m
+    w = {k: v[stays] for k, v in server["w"].items()}
+    return {**server, "w": w, "live": server["live"].index_fill(0, m, 0)}
 
 
 def _joined(server: State, a: Tensor, b: Tensor) -> State:
     """Cluster b goes into a: one model, the mean over the agents of both; their labels are added up."""
-    held, at = server["held"], a.reshape(1)
-    part = held[a] / (held[a] + held[b])
-    w = {k: v.index_copy(0, at, (v[b] + part * (v[a] - v[b])).to(v)[None]) for k, v in server["w"].items()}
+    held, live = server["held"], which(server).tolist()
+    part, i, j = held[a] / (held[a] + held[b]), live.index(int(a)), live.index(int(b))
+    w = {k: v.clone() for k, v in server["w"].items()}
+    for v in w.values():
+        v[i] = v[j] + part * (v[i] - v[j])
     home = torch.where(server["home"] == b, a, server["home"])
-    return _without({**server, "w": w, "home": home, "held": held.index_add(0, at, held[b].reshape(1))}, b)
+    held = held.index_add(0, a.reshape(1), held[b].reshape(1))
+    return _without({**server, "w": w, "home": home, "held": held}, b)

@@ -95,7 +95,7 @@ def _begin(run: Run) -> tuple[State, int, str]:
         )
     if kept.exists() and known.exists():
         key = run.key(str(files.read_json(known)["nonce"]))
-        begun, server, _ = checkpoint.load(run.folder, key, server, {})
+        begun, server, _ = checkpoint.load(run.folder, key, server, {}, run.algorithm.room)
         return server, begun, key
     files.make_folder(run.folder)
     files.write_json(known, {"nonce": nonce})
