@@ -69,11 +69,11 @@ def test_the_simulation_gives_the_serial_engines_numbers(algorithm: Algorithm, f
 
 def test_stopped_and_resumed_it_is_the_same_run(tmp_path: Path) -> None:
     """New nodes know nothing of the rounds before: they are given the agents' states back."""
-    setup = Setup.of(ff.Focus(M=2), people(SIZES), 4, train=TRAIN, engine="flower")
+    setup = Setup.of(ff.Focus(M=2, warmup=1), people(SIZES), 4, train=TRAIN, engine="flower")
     with pytest.raises(Interrupted):
         last(setup, folder=tmp_path, stop=lambda: len(history.read(tmp_path)) >= 2)
     resumed = last(setup, folder=tmp_path, resume=True)
-    whole = last(Setup.of(ff.Focus(M=2), people(SIZES), 4, train=TRAIN, engine="serial"))
+    whole = last(Setup.of(ff.Focus(M=2, warmup=1), people(SIZES), 4, train=TRAIN, engine="serial"))
     close(whole.server, resumed.server)
     close(whole.states, resumed.states)
 
@@ -83,16 +83,16 @@ def test_flowers_own_loop_with_our_strategy() -> None:
 
     def job(context: Context) -> Job:
         e = number(context)
-        return Job(ff.Focus(M=2), model, TRAIN, fed.train(e), fed.test(e), 3)
+        return Job(ff.Focus(M=2, warmup=1), model, TRAIN, fed.train(e), fed.test(e), 3)
 
     simulation = Simulation(client(job), 4)
     try:
         logging.getLogger("flwr").setLevel(logging.ERROR)
-        strategy = Strategy(Run(ff.Focus(M=2), model, 4, 3, 3, TRAIN))
+        strategy = Strategy(Run(ff.Focus(M=2, warmup=1), model, 4, 3, 3, TRAIN))
         outcome = strategy.start(simulation.grid, strategy.initial_arrays(), num_rounds=3)
     finally:
         simulation.close()
-    whole = last(Setup.of(ff.Focus(M=2), fed, 3, train=TRAIN, engine="serial"))
+    whole = last(Setup.of(ff.Focus(M=2, warmup=1), fed, 3, train=TRAIN, engine="serial"))
     close(whole.server, strategy.server)
     assert whole.scores is not None
     losses = outcome.evaluate_metrics_clientapp[3]["losses"]

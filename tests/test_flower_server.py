@@ -117,13 +117,13 @@ def test_every_method_gives_the_serial_engines_numbers(name: str) -> None:
     assert row["loss"] == pytest.approx(serial(algorithm), abs=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", [ff.Focus(M=2), ff.Ditto(), ff.FedEM(M=2)], ids=lambda a: a.name)
+@pytest.mark.parametrize("algorithm", [ff.Focus(M=2, warmup=1), ff.Ditto(), ff.FedEM(M=2)], ids=lambda a: a.name)
 def test_agents_that_rest_are_those_of_the_serial_engine(algorithm: Algorithm) -> None:
     row = go(Hall(algorithm), algorithm, fraction=0.5)
     assert row["loss"] == pytest.approx(serial(algorithm, fraction=0.5), abs=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", [ff.Focus(M=2), ff.Ditto(), ff.FedSoft(M=2)], ids=lambda a: a.name)
+@pytest.mark.parametrize("algorithm", [ff.Focus(M=2, warmup=1), ff.Ditto(), ff.FedSoft(M=2)], ids=lambda a: a.name)
 def test_nodes_that_connect_late_and_stop_early_are_agents_that_join_and_leave(algorithm: Algorithm) -> None:
     """Agent 1 from round 3 on, agent 2 up to round 3: as the serial engine simulates it."""
     hall = Hall(algorithm)
@@ -154,7 +154,7 @@ def test_excess_risk_is_against_what_each_agent_reaches_alone() -> None:
     assert row["faa"] == pytest.approx(float(np.ptp(np.array(row["loss"]) - alone.loss.numpy())), abs=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", [ff.Focus(M=2), ff.Ditto()], ids=lambda a: a.name)
+@pytest.mark.parametrize("algorithm", [ff.Focus(M=2, warmup=1), ff.Ditto()], ids=lambda a: a.name)
 @pytest.mark.parametrize("after", ["answers", "checkpoint"])
 def test_killed_anywhere_and_resumed_it_is_the_same_run(tmp_path: Path, algorithm: Algorithm, after: str) -> None:
     """Also when the nodes have done a round that the server never wrote down: it is asked for again."""
