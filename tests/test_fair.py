@@ -61,6 +61,16 @@ def test_qffl_on_one_weight_by_hand(engine):
     assert done.server["w"]["weight"].item() == pytest.approx(130 / 238, abs=1e-5)
 
 
+@every_engine
+def test_qffl_with_losses_after_training_by_hand(engine):
+    # as before, but F = (1 - 0.2)^2 = 0.64 and (4 - 0.8)^2 = 10.24:
+    # Delta = -1.28 and -81.92, h = 4 + 6.4 and 64 + 102.4: w = 83.2 / 176.8
+    fed, network = one_weight(1.0, 4.0)
+    train = ff.Train(lr=0.1, steps=1)
+    done = last_round(ff.QFFL(q=1.0, at="after"), fed, 1, model=network, train=train, engine=engine)
+    assert done.server["w"]["weight"].item() == pytest.approx(83.2 / 176.8, abs=1e-5)
+
+
 @pytest.mark.parametrize("q", [0.0, 0.1, 1.0, 10.0])
 def test_qffl_goes_to_the_least_sum_of_powers_of_the_losses(q):
     # with one local step it is gradient descent on sum_e F_e^(q+1); scipy finds the minimum by another way
@@ -328,6 +338,7 @@ def test_cgsv_rewards_those_who_took_part(ragged, engine):
     [
         (ff.QFFL, {"q": -1.0}),
         (ff.QFFL, {"q": math.inf}),
+        (ff.QFFL, {"at": "during"}),
         (ff.AFL, {"gamma": -0.1}),
         (ff.Ditto, {"lam": -1.0}),
         (ff.FedProx, {"mu": math.nan}),

@@ -7,38 +7,43 @@ upload  add {"Delta": [1, ...], "h": []}      in double precision: F^q spans wha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, double, parted, vector
-from focusfl.errors import require
+from focusfl.errors import choice, require
 
 
 @dataclass(frozen=True)
 class QFFL(Algorithm):
     """Agents with a larger loss count for more: minimises sum_e F_e^(q+1) / (q+1).
 
-    q  0: the plain mean; the larger, the more equal the losses. The FOCUS paper: 0.1 to 10
+    q   0: the plain mean; the larger, the more equal the losses. The FOCUS paper: 0.1 to 10
+    at  "before": F_e is the loss of the shared model, as in q-FFL's paper; "after": of what the agent made of it,
+        which evens out less, and which the FOCUS paper's numbers look like
     """
 
     q: float = 1.0
+    at: Literal["before", "after"] = field(default="before", metadata={"later": True})
 
     name: ClassVar[str] = "q-FFL"
     paper: ClassVar[str] = "Li et al. 2020, arXiv 1905.10497"
 
     def __post_init__(self) -> None:
         require("qffl.q", self.q, 0 <= self.q <= 20, "from 0 to 20")
+        choice("qffl.at", self.at, ("before", "after"))
 
     def start(self, networks: Networks, E: int) -> State:
         return {"w": networks.copies(1)}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         w, q, L = server["w"], self.q, 1 / agent.lr
-        F = double(agent.losses(w)[0]) + 1e-10  # at w, before training
+        before = agent.losses(w) if self.at == "before" else None
         theta = agent.sgd(w)
+        F = double((agent.losses(theta) if before is None else before)[0]) + 1e-10
         Dw = {k: L * (double(w[k]) - double(theta[k])) for k in w}
         Delta = {k: F**q * v for k, v in Dw.items()}
         h = q * F ** (q - 1) * _squared_norm(Dw, agent) + L * F**q
