@@ -65,7 +65,7 @@ def markdown(results: Path) -> str:
             [grid(list(one.table[0]), [[_cell(v) for v in row.values()] for row in one.table])] if one.table else []
         )
         if one.off:
-            parts += [OFF, "\n".join(f"- {o.where}: {o.numbers}. {o.why}." for o in one.off)]
+            parts += [OFF, "\n".join(f"- {each}" for each in one.off)]
         parts += (
             [f"Missing: {len(one.missing)} of the cells, for instance {one.missing[0]}."] if one.missing else []
         )

@@ -26,7 +26,7 @@ def runtime(n: int | None, repeats: int, watch: Watch = lambda done, total: None
 
     The methods take turns, so that a busy moment of the machine hits all; ratios are medians over the turns.
     """
-    fed = rotated_mnist(n=n, n_test=n and min(n, 1000))
+    fed = rotated_mnist(n=n)
     assert fed.clusters is not None
     setups = {}
     for name, kind in ALGORITHMS.items():

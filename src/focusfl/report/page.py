@@ -90,8 +90,7 @@ def _pieces(section: Section, id: str, plots: Plots) -> Iterator[str]:
     if section.rows or section.expect:
         yield tables.results(section) + tables.certain(section) + tables.rounds(section)
     if section.off:
-        lines = [f"{o.where}: {o.numbers}. {o.why}." for o in section.off]
-        yield f"<p>{escape(OFF)}</p><ul>{_items(lines)}</ul>"
+        yield f"<p>{escape(OFF)}</p><ul>{_items([str(each) for each in section.off])}</ul>"
     if section.missing:
         yield f'<aside class="missing" id="{id}-missing"><p>Not computed yet, and in no number on this page:</p>'
         yield f"<ul>{_items(section.missing)}</ul></aside>"

@@ -26,6 +26,9 @@ class Off:
     numbers: str  # "FAA 0.013 instead of 0.094"
     why: str
 
+    def __str__(self) -> str:
+        return f"{self.where}: {self.numbers}. {self.why}."
+
 
 @dataclass(frozen=True)
 class Section:
