@@ -120,7 +120,7 @@ def test_the_warm_up_is_fedavg_of_equal_agents():
     assert a.server["live"].tolist() == [1, 0]
 
 
-def test_the_server_sees_a_sketch_in_one_round_only():
+def test_the_server_sees_sketches_during_the_warm_up_only():
     fed = ff.data.synthetic(E=4, n=50)
     setup = Setup.of(ff.Focus(M=2, init="split", warmup=2), fed, 5)
     server, states = setup.start()
@@ -129,7 +129,58 @@ def test_the_server_sees_a_sketch_in_one_round_only():
         answers = setup.runner.round(setup.algorithm, server, states, t, np.arange(4))
         shown.append({k: list(v.shape) for k, v in answers.each.items()})
         server = setup.algorithm.aggregate(server, answers.add, answers.each, torch.arange(4))
-    assert shown == [{}, {"sketch": [4, 256]}, {}, {}, {}]
+    assert shown == [{"sketch": [4, 256]}, {"sketch": [4, 256]}, {}, {}, {}]
+
+
+def heard(warmup, M, cohorts, said):
+    """The server after rounds in which `cohorts` sent what `said` gives of them, out of ten agents."""
+    server = live.begin({"w": torch.zeros(1, 4)}, 10, 2)
+    for t, cohort in enumerate(cohorts):
+        server = live.advance(server, server["w"])
+        server = live.listen(server, server["w"], said(t)[cohort], torch.tensor(cohort), warmup, M)
+    return server
+
+
+def test_what_sets_agents_apart_adds_up_over_the_warm_up_and_noise_does_not():
+    """Two kinds 2 apart, noise 8 long: one round shows nothing. After 100, 200 apart, noise 80 long."""
+    kind = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
+
+    def said(t):
+        noise = 0.5 * torch.randn(10, 256, generator=torch.Generator().manual_seed(t))
+        return noise + 2 * kind[:, None] * torch.eye(1, 256)
+
+    right = {rounds: heard(rounds, 2, [list(range(10))] * rounds, said)["given"].argmax(1) for rounds in (1, 100)}
+    assert adjusted_rand_index(right[100], kind) == 1
+    assert adjusted_rand_index(right[1], kind) < 0.5
+
+
+def test_the_sum_is_of_distances_to_the_mean_each_round_at_the_same_weight():
+    """By hand: lengths 0 to 9 (median, the lower one: 4; bound 8), mean (0 + ... + 8 + 8) / 10 = 4.4; a second
+    round without agent 9, all a hundred times as long: mean 400."""
+    said = torch.arange(10.0)[:, None] * torch.eye(1, 256)
+    server = heard(5, 2, [list(range(10)), list(range(9))], lambda t: said * 100**t)
+    first = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 8]) - 4.4
+    second = np.append(np.arange(9) - 4.0, 0)
+    expect = first / np.linalg.norm(first) + second / np.linalg.norm(second)
+    assert server["sketches"][:, 0].tolist() == pytest.approx(expect.tolist(), abs=1e-5)
+    assert server["heard"].tolist() == list(range(10))
+
+
+def test_clear_groups_of_the_last_update_count_whatever_came_before():
+    """First weights far off: the first updates differ by what an agent happens to hold, not by its kind."""
+    kind = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
+    by_chance = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1, 0, 1])
+    said = [by_chance, by_chance, kind]
+    server = heard(3, 2, [list(range(10))] * 3, lambda t: (2.0 * said[t][:, None] - 1) * torch.eye(1, 256))
+    assert adjusted_rand_index(server["given"].argmax(1), kind) == 1
+
+
+def test_an_agent_that_misses_a_round_of_the_warm_up_has_a_group_all_the_same():
+    kind = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
+    cohorts = [list(range(10)), list(range(8)), [0, 1, 6]]  # the last round is too small to count
+    server = heard(3, 2, cohorts, lambda t: (2.0 * kind[:, None] - 1) * torch.eye(1, 256))
+    assert int(server["parted"]) == 3
+    assert server["given"].argmax(1).tolist() == kind.tolist()
 
 
 def test_secure_sums_refuse_what_shows_a_sketch():

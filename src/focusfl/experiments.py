@@ -109,7 +109,10 @@ class Experiment(BaseModel):
         return partial(DATA[name], **_typed("data", DATA[name], options))
 
     def train_options(self, base: Train | None = None) -> Train:
-        return dataclasses.replace(base or Train(), **_typed("train", Train, self.train))
+        said = _typed("train", Train, self.train)
+        if "steps" in said:  # not the data's own epochs
+            said = {"epochs": None, **said}
+        return dataclasses.replace(base or Train(), **said)
 
     def federation(self, seed: int) -> Federation:
         make = self.source()

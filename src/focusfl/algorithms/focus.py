@@ -4,8 +4,8 @@ server  {"w": [M, ...]}      cluster models
 agent   {"log_pi": [M]}      log soft labels of agent e; stays with it
 upload  add {"theta": [M, ...], "pi": [M]}
 
-The start "split" keeps a little more (algorithms/live.py), and from the end of its warm-up until most agents are
-heard the server sees each {"sketch": [256]} (algorithms/split.py). M = "auto" adds votes (algorithms/merge.py).
+The start "split" keeps a little more (algorithms/live.py), and until the agents are parted the server sees each
+{"sketch": [256]} (algorithms/split.py). M = "auto" adds votes (algorithms/merge.py).
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class Focus(Algorithm):
         return view, live.kept(view, self.enroll(server), log_pi)
 
     def _sketch(self, server: State, theta: Models, agent: Agent) -> State:
-        """How this agent would change the shared model; from the end of the warm-up until the agents are parted."""
-        if not live.asks(server, self.warmup):
+        """How this agent would change the shared model; until the agents are parted."""
+        if not live.asks(server):
             return {}
         return {"sketch": split.sketch({k: theta[k] - server["w"][k] for k in agent.learnt})}
 

@@ -4,7 +4,8 @@ server  {"w": [m, ...]}                            the models in use: one before
         {"t": [], "parted": []}                    the round; the round of the split, 0 before
         {"live": [M]}                              the clusters in use (0, 1)
         {"given": [E, M]}                          first labels, in logs
-        {"heard": [H], "sketches": [H, 256]}       who sent which sketch so far (-1: nobody), until the split
+        {"heard": [H], "sketches": [H, 256]}       who sent which sketch so far (-1: nobody), until the split;
+                                                   during the warm-up: agent e's is at e, the sum over the rounds
 agent   {"told": []}                               has it taken its first label? (0, 1)
 
 Other starts have none of it; then all clusters are in use, and labels stay as they are.
@@ -22,6 +23,7 @@ SURE = 10.0  # nats by which a first label leads: more than `prune` asks for, fe
 NEVER = -1e30  # the log label of a cluster that is not in use
 ENOUGH, ROOM = 0.8, 1000  # share of the agents, and at most how many, whose sketches the split waits for
 PATIENCE = 20  # rounds it waits for them
+CLEAR = 0.25  # the silhouette from which groups are more than chance (Kaufman and Rousseeuw 1990)
 
 
 def begin(w: Models, E: int, M: int) -> State:
@@ -79,13 +81,42 @@ def advance(server: State, means: Models) -> State:
     return {**server, "w": means, "t": server["t"] + 1}
 
 
-def asks(server: State, warmup: int) -> bool:
+def asks(server: State) -> bool:
     """Does the server want to know how an agent would change the shared model?"""
-    return "live" in server and not int(server["parted"]) and int(server["t"]) >= warmup - 1
+    return "live" in server and not int(server["parted"])
 
 
 def listen(server: State, before: Models, sketches: Tensor, cohort: Tensor, warmup: int, M: int | None) -> State:
-    """Keep these sketches; with those of enough agents, part them. An agent heard twice counts with its last.
+    """Keep these sketches; after the warm-up, with those of enough agents, part them.
+
+    By the last update, where all sent it and it shows clear groups; else by the sum over the warm-up.
+    """
+    E, H = len(server["given"]), len(server["heard"])
+    if int(server["t"]) <= warmup and E == H and len(cohort) >= ENOUGH * E:
+        server = add_up(server, sketches, cohort)
+    if int(server["t"]) < warmup:
+        return server
+    known = server["heard"] >= 0
+    if int(server["t"]) > warmup or not known.any():
+        return wait(server, before, sketches, cohort, warmup, M)
+    last = split.bounded(sketches)
+    if len(cohort) == int(known.sum()) and split.sharpness(last, M) >= CLEAR:
+        return part(server, last, cohort, M)
+    return part(server, server["sketches"][known], server["heard"][known], M)
+
+
+def add_up(server: State, sketches: Tensor, cohort: Tensor) -> State:
+    """Nearly all agents are there: what sets each apart from their mean adds up over the warm-up, every round with
+    the same weight; the noise of small batches, different in every round, does not."""
+    apart = split.bounded(sketches)
+    apart = apart - apart.mean(0)
+    apart = (apart / torch.linalg.matrix_norm(apart).clamp_min(1e-30)).to(server["sketches"])
+    sums = server["sketches"].index_add(0, cohort, apart)
+    return {**server, "heard": server["heard"].index_copy(0, cohort, cohort), "sketches": sums}
+
+
+def wait(server: State, before: Models, sketches: Tensor, cohort: Tensor, warmup: int, M: int | None) -> State:
+    """Few agents a round: part them when enough are heard. An agent heard twice counts with its last.
 
     Until then the shared model stays as it was `before` this round: sketches compare only if all are of one model.
     """
@@ -94,7 +125,7 @@ def listen(server: State, before: Models, sketches: Tensor, cohort: Tensor, warm
     said = torch.cat([sketches, server["sketches"][others].to(sketches)])
     E, H = len(server["given"]), len(server["heard"])
     if len(who) >= min(ENOUGH * E, ROOM) or int(server["t"]) >= warmup + PATIENCE:
-        return part(server, said, who, M)
+        return part(server, split.bounded(said), who, M)
     heard, room = torch.full_like(server["heard"], -1), torch.zeros_like(server["sketches"])
     heard[: len(who)], room[: len(who)] = who[:H], said[:H]
     return {**server, "w": before, "heard": heard, "sketches": room}
@@ -103,7 +134,7 @@ def listen(server: State, before: Models, sketches: Tensor, cohort: Tensor, warm
 def part(server: State, sketches: Tensor, who: Tensor, M: int | None) -> State:
     """The shared model for each of M groups (None: as many as show). Who was heard learns its group; the others
     will find theirs by their losses."""
-    slots, sketches = len(server["live"]), split.bounded(sketches)
+    slots = len(server["live"])
     group = split.how_many(sketches) if M is None else split.groups(sketches, M)
     M = int(group.max()) + 1 if M is None else M
     live = (torch.arange(slots, device=group.device) < M).long()

@@ -1,8 +1,8 @@
 """Which agents belong together, seen from how each would change a model they share: the start of FOCUS "split".
 
-After some rounds of one shared model every agent sends a sketch of its last update. Agents of one kind pull the
-shared model the same way, so k-means on the sketches finds the kinds; and how many there are shows in the
-silhouette. A lone agent has no neighbours: it counts as close as the others are to theirs.
+In some rounds of one shared model every agent sends a sketch of its update. Agents of one kind pull the shared
+model the same way, so k-means on the sketches finds the kinds; and how many there are shows in the silhouette. A
+lone agent has no neighbours: it counts as close as the others are to theirs.
 """
 
 from __future__ import annotations
@@ -62,11 +62,22 @@ def how_many(sketches: Tensor) -> Tensor:
     Some numbers of groups look sharp by chance, the more so the fewer the dimensions. So they have to be sharper
     than those of agents without groups: points of one normal cloud, as wide in every direction as these.
     """
-    some = sketches[:: -(-len(sketches) // JUDGED)]
+    some = judged(sketches)
     sharp, M = sharpest(some)
     if M == 1 or sharp < SHARPER + sum(sharpest(one)[0] for one in clouds(some, CLOUDS)) / CLOUDS:
         return torch.zeros(len(sketches), dtype=torch.long, device=sketches.device)
     return groups(sketches, M)
+
+
+def sharpness(points: Tensor, M: int | None) -> float:
+    """The silhouette of their M groups; None: of as many as have the best."""
+    some = judged(points)
+    return sharpest(some)[0] if M is None else silhouette(some, groups(some, M))
+
+
+def judged(points: Tensor) -> Tensor:
+    """JUDGED of them at most."""
+    return points[:: -(-len(points) // JUDGED)]
 
 
 def sharpest(points: Tensor) -> tuple[float, int]:

@@ -1,0 +1,16 @@
+"""What an experiment's file says against what the data bring along."""
+
+import pytest
+
+from focusfl.experiments import Experiment
+from focusfl.train import Train
+
+
+@pytest.mark.parametrize(
+    "said, steps, epochs",
+    [({}, 10, 2), ({"steps": 20}, 20, None), ({"steps": 20, "epochs": 3}, 20, 3), ({"lr": 0.5}, 10, 2)],
+)
+def test_steps_that_are_said_replace_the_epochs_of_the_data(said, steps, epochs):
+    experiment = Experiment.parse({"data": "rotated-cifar", "algorithms": ["fedavg"], "train": said})
+    found = experiment.train_options(Train(epochs=2, batch=100))
+    assert (found.steps, found.epochs, found.batch) == (steps, epochs, 100)
