@@ -97,8 +97,8 @@ def _share_out(name: str, part: str, E: int, size: int | None, seed: int) -> Sha
 
 
 def _recipe(mode: str, encoder: str | None, width: int) -> Recipe:
-    """Tuned: the paper's settings. Frozen: measured on a slice, see docs/text.md."""
+    """Tuned: the paper's settings. Frozen: measured, see docs/text.md."""
     if mode == "tuned":
         train = Train(optimiser="adamw", lr=5e-5, epochs=2, batch=512)
         return Recipe(model=partial(text_classifier, encoder, 2), train=train, rounds=3)
-    return Recipe(model=partial(mlp, width, 64, 2), train=Train(lr=0.5, epochs=1, batch=32), rounds=30)
+    return Recipe(model=partial(mlp, width, 64, 2), train=Train(lr=0.1, epochs=1, batch=32), rounds=30)

@@ -129,7 +129,7 @@ def _starts() -> Iterator[Case]:
     for name, normalise in MNIST.items():
         options = {"n": 1000, "normalise": normalise}
         yield Case(f"mnist-{name}", rotated_mnist, options, 3, 40, 70)
-    yield Case("text", yelp_imdb, {"n": 200, "n_test": 100}, 2, 30, 30, most=3)
+    yield Case("text", yelp_imdb, {}, 2, 30, 20, most=3)
     yield Case("cifar", rotated_cifar, CIFAR, 2, 20, 200, most=2)
 
 
