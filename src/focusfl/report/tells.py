@@ -12,6 +12,7 @@ from torch import Tensor
 from focusfl.algorithms import ALGORITHMS
 from focusfl.core import State
 from focusfl.data.federation import Federation
+from focusfl.engines.base import Answers
 from focusfl.models import mlp
 from focusfl.train import Train
 from focusfl.training import Setup
@@ -35,9 +36,11 @@ def tells(name: str) -> str:
     agents = [(torch.eye(2), torch.tensor([0, 1]))] * AGENTS
     fed = Federation.from_agents(agents, test=agents, model=lambda: mlp(2, 2, 2))
     setup = Setup.of(algorithm, fed, ROUNDS, train=Train(steps=1), engine="serial")
-    server, states = setup.start()
-    add, each, *_ = setup.runner.round(algorithm, server, states, 0, np.arange(AGENTS))
-    some = {} if each else _later(setup)
+    seen = _seen(setup)
+    add = seen[0].add
+    each = {k: v for k, v in seen[0].each.items() if all(k in later.each for later in seen)}
+    some = {k: v for one in seen for k, v in one.each.items() if k not in each}
+    server, _ = setup.start()
     view = algorithm.downlink(server, torch.tensor(0))
     kept = [k for k, v in server.items() if not isinstance(v, dict) and k in view and _sliced(v, view[k])]
     if not each and not some and not kept:
@@ -49,15 +52,13 @@ def tells(name: str) -> str:
     return "; ".join(parts)
 
 
-def _later(setup: Setup) -> State:
-    """What the server sees of each agent in a later round."""
-    server, states = setup.start()
-    for t in range(ROUNDS if setup.algorithm.shows else 0):
-        answers = setup.runner.round(setup.algorithm, server, states, t, np.arange(AGENTS))
-        if answers.each:
-            return answers.each
-        server = setup.algorithm.aggregate(server, answers.add, answers.each, torch.arange(AGENTS))
-    return {}
+def _seen(setup: Setup) -> list[Answers]:
+    """What the server sees in each of some rounds; in one, if they are all alike."""
+    algorithm, (server, states), seen = setup.algorithm, setup.start(), []
+    for t in range(ROUNDS if algorithm.shows else 1):
+        seen.append(setup.runner.round(algorithm, server, states, t, np.arange(AGENTS)))
+        server = algorithm.aggregate(server, seen[-1].add, seen[-1].each, torch.arange(AGENTS))
+    return seen
 
 
 def _named(each: State) -> str:
