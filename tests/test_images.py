@@ -154,3 +154,17 @@ def test_a_narrow_resnet_learns_and_resumes_on_a_cifar_slice(algorithm, tmp_path
     assert setup().runner.name == "serial" and whole[-1] < 0.95 * whole[0]
     *_, last = run(setup(), tmp_path, resume=True)
     assert last.t == 3 and last.scores.loss.mean().item() == whole[-1]
+
+
+@pytest.mark.parametrize("width", [2, 6])
+def test_narrow_convolutions_do_not_crash(width):
+    """With channels innermost torch's convolutions of fewer than eight write out of bounds: the process dies."""
+    program = f"""
+import torch, focusfl as ff
+from focusfl.models import resnet18
+agents = [(torch.randn(30, 3, 32, 32), torch.arange(30) % 10) for _ in range(2)]
+fed = ff.Federation.from_agents(agents, test=agents, model=lambda: resnet18(10, {width}))
+ff.fit(ff.FedAvg(), fed, rounds=2, train=ff.Train(lr=0.01, batch=15, epochs=1), bayes="agent")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

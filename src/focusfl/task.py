@@ -43,6 +43,8 @@ class Task:
         self.counters = [k for k, b in self.network.named_buffers() if not b.is_floating_point()]
         layers = [m for m in network.modules() if type(m) is not nn.Sequential]
         self.plain = all(type(m) in PLAIN for m in layers)
+        convolutions = [m for m in layers if isinstance(m, nn.Conv2d)]
+        self.wide = bool(convolutions) and all(m.out_channels >= 8 and m.groups == 1 for m in convolutions)
         self.moody = [type(m).__name__ for m in layers if isinstance(m, MOODY)]
 
     def attributes(self) -> list[tuple[str, str, object]]:

@@ -83,7 +83,9 @@ class SerialAgent:
     def _each(self, model: Weights, data: Data) -> Tensor:
         """Loss on each example, [n]."""
         parts = zip(data.x.split(EVAL_ROWS), data.y.split(EVAL_ROWS), strict=True)
-        return torch.cat([self.task.example_losses(self.task.outputs(model, laid(x)), y) for x, y in parts])
+        return torch.cat(
+            [self.task.example_losses(self.task.outputs(model, laid(self.task, x)), y) for x, y in parts]
+        )
 
     def mean(self, values: Tensor) -> Tensor:
         return values.sum(-1) / self.n
@@ -160,7 +162,7 @@ class SerialAgent:
         """The mean loss on a batch, with its graph, and the parameters it depends on."""
         with torch.enable_grad():
             leaves = {k: model[k].detach().requires_grad_() for k in self.task.parameters if k not in freeze}
-            out = self.task.outputs({**model, **leaves}, laid(batch.x), train=True)
+            out = self.task.outputs({**model, **leaves}, laid(self.task, batch.x), train=True)
             losses = self.task.example_losses(out, batch.y)
             return leaves, (losses if weights is None else weights * losses).mean()
 
@@ -170,7 +172,9 @@ def predictor(task: Task, x: Tensor) -> Predictor:
 
     def h(w: Models, only: Tensor | None = None) -> Tensor:
         def one(model: Weights) -> Tensor:
-            return torch.cat([task.predictions(task.outputs(model, laid(part))) for part in x.split(EVAL_ROWS)])
+            return torch.cat(
+                [task.predictions(task.outputs(model, laid(task, part))) for part in x.split(EVAL_ROWS)]
+            )
 
         M = len(next(iter(w.values())))
         said = {m: one(take(w, m)) for m in (range(M) if only is None else only.nonzero().flatten().tolist())}
@@ -180,6 +184,9 @@ def predictor(task: Task, x: Tensor) -> Predictor:
     return h
 
 
-def laid(x: Tensor) -> Tensor:
-    """Images with the channels innermost: convolutions are a fifth faster so."""
-    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+def laid(task: Task, x: Tensor) -> Tensor:
+    """Images with the channels innermost: convolutions are a fifth faster so.
+
+    Not where a convolution has fewer than eight channels: there torch 2.13 writes out of bounds on the cpu.
+    """
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and task.wide else x
