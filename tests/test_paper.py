@@ -155,6 +155,16 @@ def test_the_page_of_results_has_the_papers_number_beside_ours(here):
     assert "| table1-a | small | FOCUS is fairer |" in page
 
 
+def test_rounds_are_counted_to_a_scales_own_accuracies():
+    history = {"round": [4, 8], "avg_acc": [0.25, 0.31], "avg_loss": [2.0, 1.9], "agnostic_loss": [2.1, 2.0]}
+    row = {"part": "", "method": "focus", "seed": 0, "avg_acc": 0.31, "avg_loss": 1.9, "faa": 0.1}
+    row |= {"agnostic_loss": 2.0, "history": history, "rounds_to": {"0.55": None, "0.7": None}}
+    small = kept.section(load("rounds-cifar", "small"), {"rows": [row]})
+    assert small.rows[0]["rounds_to"] == {"0.2": 4, "0.3": 8, "0.35": None, "0.4": None}
+    paper = kept.section(load("rounds-cifar", "paper"), {"rows": [row]})
+    assert paper.rows[0]["rounds_to"] == {"0.55": None, "0.7": None}
+
+
 def test_numbers_off_the_papers_are_listed_with_the_reason(here):
     path = here / "experiments/paper/table1-a.toml"
     path.write_text(SMALL + '[why]\nfedavg = "its noise is another"\n')
@@ -258,6 +268,15 @@ def test_accuracy_is_better_when_larger_and_within_is_allowed():
     )  # no AFL yet
     absent = Saying(says="", metric="avg_acc", better="focus", than=["afl"])
     assert judge(absent, rows).verdict == "not measured"
+
+
+def test_a_claim_is_judged_over_the_seeds_that_all_have():
+    """Seed 1 is the harder one: in seed 0, the one that both have, FOCUS is the fairer."""
+    fairer = Saying(says="fairer", metric="faa", better="focus")
+    claim = judge(fairer, rows_of(focus=[0.1, 0.9], fedavg=[0.2]))
+    assert claim.verdict == "holds" and "FOCUS 0.1000" in claim.numbers and "1 of 2 seeds" in claim.numbers
+    apart = [row | {"seed": 7} if row["method"] == "fedavg" else row for row in rows_of(focus=[0.1], fedavg=[0.2])]
+    assert judge(fairer, apart).verdict == "not measured"
 
 
 def test_a_claim_over_parts_waits_for_all_of_them():

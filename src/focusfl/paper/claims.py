@@ -15,6 +15,8 @@ Row = dict[str, Any]
 def judge(saying: Saying, rows: list[Row], methods: dict[str, list[str]] | None = None) -> Claim:
     """holds: in the mean and in every seed, in all parts; holds weakly: in the mean; else it does not hold.
 
+    Over the seeds that all of the methods have: means over different seeds are of different data.
+
     methods  by part, those that the table has: while one of them has no row, nothing is said
     """
     every = dict.fromkeys([*(methods or {}), *(row["part"] for row in rows)])
@@ -29,12 +31,17 @@ def judge(saying: Saying, rows: list[Row], methods: dict[str, list[str]] | None 
         if not mine or not others or wanted - set(others):
             absent = sorted(title(method) for method in wanted - set(others)) if mine or others else [part or "all"]
             return Claim(saying.says, "not measured", f"missing: {', '.join(absent)}" if absent else "")
-        rival = max(others, key=lambda k: mean(others[k].values()))  # larger is better in `values`
-        weakly &= mean(mine.values()) + saying.within >= mean(others[rival].values())
-        strictly &= all(mine[s] + saying.within >= v[s] for v in others.values() for s in mine.keys() & v.keys())
+        seeds = sorted(mine.keys() & set.intersection(*(set(v) for v in others.values())))
+        if not seeds:
+            return Claim(saying.says, "not measured", "missing: a seed that all have")
+        means = {k: mean(v[s] for s in seeds) for k, v in others.items()}
+        rival, mine_mean = max(means, key=lambda k: means[k]), mean(mine[s] for s in seeds)  # larger is better here
+        weakly &= mine_mean + saying.within >= means[rival]
+        strictly &= all(mine[s] + saying.within >= v[s] for v in others.values() for s in seeds)
         sign = 1 if saying.metric == "avg_acc" else -1
-        ours, best = (sign * mean(v.values()) for v in (mine, others[rival]))
+        ours, best = sign * mine_mean, sign * means[rival]
         said = f"{title(saying.better)} {ours:.4f}, the best other ({title(rival)}) {best:.4f}"
+        said += f" ({len(seeds)} of {len(mine)} seeds)" if len(seeds) < len(mine) else ""
         numbers.append(f"{part}: {said}" if part else said)
     verdict = "holds" if weakly and strictly else "holds weakly" if weakly else "does not hold"
     return Claim(saying.says, verdict, "; ".join(numbers))

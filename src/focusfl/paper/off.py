@@ -12,6 +12,7 @@ from focusfl.report.tables import COLUMNS, title
 
 Row = dict[str, Any]
 ACCURACY, SHARE = 0.01, 0.3  # accuracy may differ by so much, a loss or FAA by that share of the paper's
+PRINTED = 0.0005  # half of the last digit that the paper prints: less cannot be told
 UNKNOWN = "Not explained"
 
 
@@ -33,8 +34,11 @@ def differs(metric: str, ours: float, paper: float) -> bool:
     """
     >>> differs("avg_acc", 0.95, 0.93), differs("faa", 0.12, 0.10), differs("faa", 0.14, 0.10)
     (True, False, True)
+    >>> differs("faa", 0.0014, 0.001)  # the paper prints three digits
+    False
     """
-    return abs(ours - paper) > (ACCURACY if metric == "avg_acc" else SHARE * abs(paper))
+    allowed = ACCURACY if metric == "avg_acc" else SHARE * abs(paper)
+    return abs(ours - paper) > max(allowed, PRINTED)
 
 
 def _gaps(runs: list[Row], paper: dict[str, float]) -> Iterator[str]:

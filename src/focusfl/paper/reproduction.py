@@ -2,7 +2,8 @@
 
 title, algorithms, [data], [train], [METHOD]   as in any experiment
 use = "mnist"                    take experiments/paper/shared/mnist.toml first
-[scale.paper], [scale.small]     changes at that scale; `deviations`: where it is not the paper's setting
+[scale.paper], [scale.small]     changes at that scale; `deviations`: where it is not the paper's setting;
+                                 `goals`: accuracies for rounds-to-accuracy instead of the paper's
 [[part]]                         one of several settings: a `name` and its changes
 [expect.METHOD]                  the paper's numbers (within a part: of that part)
 [[claim]]                        what the paper says of them: `says`, `metric`, `better`, `than`
@@ -60,6 +61,7 @@ class Reproduction:
     sayings: list[Saying]
     deviations: list[str]
     why: dict[str, str]  # by method: the reason why its numbers are off the paper's
+    goals: tuple[float, ...] = ()  # of rounds to an accuracy; none: the paper's
 
 
 def load(name: str, scale: str) -> Reproduction:
@@ -74,7 +76,7 @@ def load(name: str, scale: str) -> Reproduction:
     if shared := raw.get("use"):
         raw = _merge(_read(path.parent / "shared" / f"{shared}.toml"), raw)
     here = raw.get("scale", {}).get(scale, {})
-    deviations = list(here.pop("deviations", []))
+    deviations, goals = list(here.pop("deviations", [])), tuple(here.pop("goals", []))
     base = _merge({k: v for k, v in raw.items() if k not in OURS} | {"name": name}, here)
     kind = raw.get("kind", "experiment")
     parts = [_part(base, part, raw, scale, path) for part in raw.get("part", [{}])] if kind == "experiment" else []
@@ -82,7 +84,8 @@ def load(name: str, scale: str) -> Reproduction:
     for part in raw.get("part", []):
         deviations += part.get("scale", {}).get(scale, {}).get("deviations", [])
     options = {} if kind == "experiment" else here
-    return Reproduction(name, raw["title"], scale, kind, parts, options, sayings, deviations, raw.get("why", {}))
+    why = raw.get("why", {})
+    return Reproduction(name, raw["title"], scale, kind, parts, options, sayings, deviations, why, goals)
 
 
 def catalogue() -> dict[str, Path]:

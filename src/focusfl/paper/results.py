@@ -7,6 +7,7 @@ from statistics import mean, pstdev
 from typing import Any
 
 from focusfl import files
+from focusfl.history import rounds_to
 from focusfl.paper.claims import judge
 from focusfl.paper.keeping import cells_of
 from focusfl.paper.off import off
@@ -30,7 +31,7 @@ def sections(results: Path) -> list[Section]:
 
 
 def section(one: Reproduction, kept: dict[str, Any]) -> Section:
-    rows = kept.get("rows", [])
+    rows = [_reaching(row, one.goals) for row in kept.get("rows", [])]
     have = {(row["part"], row["method"], row["seed"]) for row in rows}
     wanted = [(part.name, cell.method, cell.seed) for part, cell in cells_of(one)]
     missing = [", ".join(filter(None, [p, title(m), f"seed {s}"])) for p, m, s in wanted if (p, m, s) not in have]
@@ -47,6 +48,15 @@ def section(one: Reproduction, kept: dict[str, Any]) -> Section:
         table=kept.get("table", []),
         made={**kept.get("written_by", {}), "settings": kept.get("settings", {})},
     )
+
+
+def _reaching(row: Row, goals: tuple[float, ...]) -> Row:
+    """With the rounds to these accuracies, where a scale has its own."""
+    seen = row.get("history")
+    if not goals or not seen or seen["avg_acc"] is None:
+        return row
+    rounds = [{"round": t, "avg_acc": acc} for t, acc in zip(seen["round"], seen["avg_acc"], strict=True)]
+    return row | {"rounds_to": rounds_to(rounds, goals)}
 
 
 def markdown(results: Path) -> str:
@@ -80,7 +90,7 @@ def _claims(every: list[Section]) -> list[list[str]]:
 def _results(one: Section) -> str:
     """Ours, mean and spread over the seeds, with the paper's number behind it in brackets."""
     columns = {k: v for k, v in COLUMNS.items() if one.rows[0][k] is not None}
-    goals = sorted({k for numbers in one.expect.values() for k in numbers if k.startswith("rounds_")})
+    goals = _goals(one)
     several = any(row["part"] for row in one.rows)
     lines = []
     for part, method in dict.fromkeys((row["part"], row["method"]) for row in one.rows):
@@ -88,12 +98,13 @@ def _results(one: Section) -> str:
         paper = one.expect.get((part, method), {})
         cells = [_with_paper([r[k] for r in runs], paper.get(k)) for k in columns]
         cells += [
-            _rounds([(r["rounds_to"] or {}).get(goal.removeprefix("rounds_")) for r in runs], paper.get(goal))
+            _rounds([(r["rounds_to"] or {}).get(goal) for r in runs])
+            + goals[goal] * _in_paper(paper.get(f"rounds_{goal}"))
             for goal in goals
         ]
         lines.append([part] * several + [title(method), *cells, str(len(runs))])
     head = ["setting"] * several + ["method", *columns.values()]
-    head += [f"{float(goal.removeprefix('rounds_')):.0%}" for goal in goals] + ["seeds"]
+    head += [f"{float(goal):.0%}" for goal in goals] + ["seeds"]
     return grid(head, lines)
 
 
@@ -113,9 +124,19 @@ def _with_paper(values: list[float], paper: float | None) -> str:
     return f"{mean(values):.3f}{spread}" + (f" ({paper:.3f})" if paper is not None else "")
 
 
-def _rounds(reached: list[int | None], paper: float | None) -> str:
-    ours = " ".join("-" if t is None else str(t) for t in reached)
-    return f"{ours} ({paper:.0f})" if paper is not None else f"{ours} (never)"
+def _goals(one: Section) -> dict[str, bool]:
+    """The accuracies of a table of rounds, and whether the paper has them: a scale may have its own."""
+    paper = {k.removeprefix("rounds_") for expect in one.expect.values() for k in expect if k.startswith("rounds_")}
+    here = list(one.rows[0].get("rounds_to") or {}) if paper else []
+    return {goal: goal in paper for goal in here if goal in paper or not paper & set(here)}
+
+
+def _rounds(reached: list[int | None]) -> str:
+    return " ".join("-" if t is None else str(t) for t in reached)
+
+
+def _in_paper(rounds: float | None) -> str:
+    return " (never)" if rounds is None else f" ({rounds:.0f})"
 
 
 def _cell(v: Any) -> str:
