@@ -243,6 +243,11 @@ def test_help_and_errors_do_not_import_torch():
     assert done.returncode == 0 and "compare" in done.stdout
 
 
+def test_defaults_are_readable_in_help(focusfl):
+    code, out, _ = focusfl("reproduce", "--help")
+    assert code == 0 and "[default: results]" in " ".join(out.split()) and "\\" not in out
+
+
 # --- a real process, killed and interrupted
 
 LONG = [

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from focusfl import data_cli
 from focusfl.deploy import cli as deploy_cli
@@ -16,6 +17,7 @@ from focusfl.studies import cli as studies_cli
 if TYPE_CHECKING:
     from focusfl.experiments import Experiment
 
+typer.core.HAS_RICH = False  # help is plain text, but typer 0.20 writes "\\[default" where rich is installed
 app = typer.Typer(
     help="Fair federated learning on heterogeneous data: FOCUS, FAA, and the methods they are compared with.",
     add_completion=False,
