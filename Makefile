@@ -1,4 +1,4 @@
-# make demo   install, then FOCUS against FedAvg on rotated digits (no download of data)
+# make demo   install, then FOCUS against six other methods on rotated digits (no download of data)
 # make test   install, then everything CI checks
 PYTHON ?= python3
 VENV   ?= .venv

@@ -16,6 +16,7 @@ from focusfl.paper.cells import Cell
 from focusfl.paper.claims import judge
 from focusfl.paper.keeping import cells_of
 from focusfl.paper.off import off
+from focusfl.paper.readme import markdown
 from focusfl.paper.reproduction import SCALES, Saying, catalogue, load
 from focusfl.paper.running import reproduce
 
@@ -42,6 +43,7 @@ NAMES = [
     "fig-excess-text",
     "fig-excess-cifar",
     "fig-convergence",
+    "fig-convergence-cifar",
     "theory",
 ]
 
@@ -149,7 +151,7 @@ def test_the_page_of_results_has_the_papers_number_beside_ours(here):
     assert reproduce([load("table1-a", "small")], here / "cells", here / "results") == []
     rows = json.loads((here / "results/table1-a.small.json").read_text())["rows"]
     faa = sum(row["faa"] for row in rows if row["method"] == "fedavg") / 2
-    page = kept.markdown(here / "results")
+    page = markdown(here / "results")
     assert f"| {faa:.3f} ± " in page and "(0.800)" in page and "everything" in page
     assert "Not computed yet: table2-b" in page
     assert "| table1-a | small | FOCUS is fairer |" in page
@@ -157,7 +159,7 @@ def test_the_page_of_results_has_the_papers_number_beside_ours(here):
 
 def test_rounds_are_counted_to_a_scales_own_accuracies():
     history = {"round": [4, 8], "avg_acc": [0.25, 0.31], "avg_loss": [2.0, 1.9], "agnostic_loss": [2.1, 2.0]}
-    row = {"part": "", "method": "focus", "seed": 0, "avg_acc": 0.31, "avg_loss": 1.9, "faa": 0.1}
+    row = {"part": "", "method": "focus", "seed": 0, "rounds": 8, "avg_acc": 0.31, "avg_loss": 1.9, "faa": 0.1}
     row |= {"agnostic_loss": 2.0, "history": history, "rounds_to": {"0.55": None, "0.7": None}}
     small = kept.section(load("rounds-cifar", "small"), {"rows": [row]})
     assert small.rows[0]["rounds_to"] == {"0.2": 4, "0.3": 8, "0.35": None, "0.4": None}

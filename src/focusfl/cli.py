@@ -97,7 +97,7 @@ def reproduce(
     from rich.console import Console
 
     from focusfl import files
-    from focusfl.paper import results as kept
+    from focusfl.paper import readme
     from focusfl.paper.keeping import overview
     from focusfl.paper.reproduction import catalogue, load
     from focusfl.paper.running import reproduce as compute
@@ -113,7 +113,7 @@ def reproduce(
         failed = compute(wanted, cells, results, jobs)
     finally:  # also of what there is when it is stopped
         if results.is_dir():
-            files.write_text(results / "README.md", kept.markdown(results))
+            files.write_text(results / "README.md", readme.markdown(results))
     for line in failed:
         _note(f"failed: {line}")
     print(f"Results: {results / 'README.md'}")

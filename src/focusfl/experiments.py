@@ -72,7 +72,7 @@ class Experiment(BaseModel):
             if "all" in experiment.algorithms and len(experiment.algorithms) > 1:
                 raise InputError(f"algorithms = {experiment.algorithms}: all stands alone")
             for method in {*experiment.methods, *params}:
-                experiment.algorithm(method)
+                experiment.algorithm(method, clusters=2)  # some number, as the data may know theirs
             experiment.source()
             experiment.shifts()
             experiment.train_options()

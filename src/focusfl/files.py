@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -64,24 +66,32 @@ def make_folder(path: Path) -> Path:
     with readable_errors(path):
         path.mkdir(parents=True, exist_ok=True)
         write(path / "writable", lambda temporary: temporary.touch())
-        (path / "writable").unlink()
+        (path / "writable").unlink(missing_ok=True)  # another process may be at it too
     return path
 
 
 @contextlib.contextmanager
-def lock(path: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold `path` against other processes; yields whether it is held. It falls open when the process ends."""
+def lock(path: Path, wait: float = math.inf) -> Iterator[bool]:
+    """Hold `path` against other processes, after so many seconds' wait at most; yields whether it is held.
+
+    It falls open when the process ends.
+    """
     with path.open("a") as handle:
         try:
             import fcntl
         except ImportError:  # not a POSIX system: work alone there
             yield True
             return
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
+        until = time.monotonic() + wait
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait == math.inf else fcntl.LOCK_NB))
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    yield False
+                    return
+                time.sleep(0.05)
         yield True
 
 

@@ -48,7 +48,8 @@ class Cell:
         data = {p.name: p.default for p in defaults if p.default is not p.empty} | options
         data["seed"] = options.get("seed", self.seed)
         algorithm = e.algorithm(self.method)
-        later = {"joins": e.joins, "leaves": e.leaves}  # older cells knew neither
+        precision = None if e.precision == "float32" else e.precision
+        later = {"joins": e.joins, "leaves": e.leaves, "precision": precision}  # older cells knew none of them
         return {
             "algorithm": type(algorithm).__name__.lower(),
             "params": lasting(algorithm),
@@ -85,7 +86,7 @@ class Cell:
             return "done"
         if not folder.exists():
             return "missing"
-        with files.lock(folder / "lock", wait=False) as free:
+        with files.lock(folder / "lock", wait=0) as free:
             if not free:
                 return "running"
         return "failed" if (folder / "error.txt").exists() else "begun"
@@ -96,7 +97,7 @@ class Cell:
     def run(self, cells: Path, stop: Callable[[], bool]) -> bool:
         """Compute it, or go on with it; False: another process is at it."""
         folder = files.make_folder(self.folder(cells))
-        with files.lock(folder / "lock", wait=False) as mine:
+        with files.lock(folder / "lock", wait=0.5) as mine:  # `status` holds it for an instant
             if not mine:
                 return False
             if self.done(cells):

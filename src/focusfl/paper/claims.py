@@ -20,7 +20,7 @@ def judge(saying: Saying, rows: list[Row], methods: dict[str, list[str]] | None 
     methods  by part, those that the table has: while one of them has no row, nothing is said
     """
     every = dict.fromkeys([*(methods or {}), *(row["part"] for row in rows)])
-    parts = [saying.part] if saying.part is not None else list(every)
+    parts = [saying.part] if saying.part is not None else list(every) or [""]
     weakly = strictly = True
     numbers = []
     for part in parts:
@@ -28,9 +28,10 @@ def judge(saying: Saying, rows: list[Row], methods: dict[str, list[str]] | None 
         mine = values.pop(saying.better, {})
         others = {k: v for k, v in values.items() if not saying.than or k in saying.than}
         wanted = set(saying.than or (methods or {}).get(part, [])) - {saying.better}
-        if not mine or not others or wanted - set(others):
-            absent = sorted(title(method) for method in wanted - set(others)) if mine or others else [part or "all"]
-            return Claim(saying.says, "not measured", f"missing: {', '.join(absent)}" if absent else "")
+        absent = wanted - set(others) | (set() if mine else {saying.better})
+        if absent or not others:
+            said = ", ".join(sorted(map(title, absent))) if mine or others else "all"
+            return Claim(saying.says, "not measured", "missing: " + ": ".join(filter(None, [part, said])))
         seeds = sorted(mine.keys() & set.intersection(*(set(v) for v in others.values())))
         if not seeds:
             return Claim(saying.says, "not measured", "missing: a seed that all have")
@@ -52,6 +53,13 @@ def _values(saying: Saying, rows: list[Row]) -> dict[str, dict[int, float]]:
     sign = 1 if saying.metric == "avg_acc" else -1
     found: dict[str, dict[int, float]] = {}
     for row in rows:
-        if row[saying.metric] is not None:
-            found.setdefault(row["method"], {})[row["seed"]] = sign * row[saying.metric]
+        value = _rounds(row) if saying.metric == "rounds" else row[saying.metric]
+        if value is not None:
+            found.setdefault(row["method"], {})[row["seed"]] = sign * value
     return found
+
+
+def _rounds(row: Row) -> float | None:
+    """The mean over the goals; one that was never reached counts as all the rounds there were."""
+    goals = row.get("rounds_to")
+    return mean(row["rounds"] if t is None else t for t in goals.values()) if goals else None

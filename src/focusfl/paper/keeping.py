@@ -28,25 +28,40 @@ def kept(results: Path) -> dict[str, Row]:
     """Rows computed before, here or elsewhere, by the key of their cell."""
     found: dict[str, Row] = {}
     for path in sorted(results.glob("*.json")):
-        for row in files.read_json(path).get("rows", []):
+        page = files.read_json(path)
+        for row in page.get("rows", []) if isinstance(page, dict) else []:
             if "key" in row:
                 found[row["key"]] = {k: v for k, v in row.items() if k != "part"}
     return found
 
 
-def write(wanted: list[Reproduction], cells: Path, results: Path, known: dict[str, Row]) -> None:
-    """A file for each table or figure that has rows."""
+def write(wanted: list[Reproduction], cells: Path, results: Path) -> None:
+    """A file for each table or figure that has rows; rows of settings that changed go to NAME.SCALE.old.json."""
     made = describe()
-    for one in wanted:
-        rows = []
-        for part, cell in cells_of(one):
-            row = known.get(cell.key) or cell.result(cells)
-            if row is not None:
-                rows.append({"part": part.name} | row | {"method": cell.method})
-        if rows:
-            settings = {part.name or one.name: part.experiment.model_dump(mode="json") for part in one.parts}
-            head = {"name": one.name, "scale": one.scale, "settings": settings, "written_by": made}
-            files.write_rows(results / f"{one.name}.{one.scale}.json", head, [_short(row) for row in rows])
+    with files.lock(results / ".lock"):  # rows that another process has added stay
+        known = kept(results)
+        for one in wanted:
+            rows = []
+            for part, cell in cells_of(one):
+                row = known.get(cell.key) or cell.result(cells)
+                if row is not None:
+                    rows.append({"part": part.name} | row | {"method": cell.method})
+            if rows:
+                settings = {part.name or one.name: part.experiment.model_dump(mode="json") for part in one.parts}
+                head = {"name": one.name, "scale": one.scale, "settings": settings, "written_by": made}
+                path = results / f"{one.name}.{one.scale}.json"
+                _set_aside(path, {row["key"] for row in rows})
+                files.write_rows(path, head, [_short(row) for row in rows])
+
+
+def _set_aside(path: Path, stay: set[str]) -> None:
+    """Keep the rows of the file that will not be in it: they took hours, and settings may change by mistake."""
+    page = files.read_json(path) if path.exists() else {}
+    gone = [row for row in page.get("rows", []) if row.get("key") not in stay]
+    if gone:
+        old = path.with_suffix(".old.json")
+        before = files.read_json(old)["rows"] if old.exists() else []
+        files.write_rows(old, {k: v for k, v in page.items() if k != "rows"}, [*before, *gone])
 
 
 def _short(value: Any) -> Any:

@@ -26,7 +26,7 @@ def off(one: Reproduction, rows: list[Row]) -> list[Off]:
             runs = [row for row in rows if (row["part"], row["method"]) == (part.name, method)]
             if gaps := list(_gaps(runs, paper)):
                 where = ": ".join(filter(None, [part.name, title(method)]))
-                found.append(Off(where, "; ".join(gaps), one.why.get(method, UNKNOWN)))
+                found.append(Off(where, "; ".join(gaps), part.why.get(method, UNKNOWN)))
     return found
 
 

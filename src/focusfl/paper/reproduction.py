@@ -7,14 +7,16 @@ use = "mnist"                    take experiments/paper/shared/mnist.toml first
 [[part]]                         one of several settings: a `name` and its changes
 [expect.METHOD]                  the paper's numbers (within a part: of that part)
 [[claim]]                        what the paper says of them: `says`, `metric`, `better`, `than`
-[why]                            METHOD = "why ours is off the paper's": shown where it is
+[why]                            METHOD = "why ours is off the paper's": shown where it is; of a shared file, for
+                                 the data as it is there
+[[printed]]                      of what is timed: a line of the paper's table
 """
 
 from __future__ import annotations
 
 import copy
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +27,7 @@ from focusfl.experiments import Experiment
 
 Table = dict[str, Any]
 SCALES = ("small", "paper")
-OURS = ("title", "use", "scale", "part", "expect", "claim", "why", "kind")
+OURS = ("title", "use", "scale", "part", "expect", "claim", "why", "kind", "printed")
 
 
 class Saying(BaseModel):
@@ -34,7 +36,7 @@ class Saying(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     says: str
-    metric: Literal["avg_acc", "avg_loss", "faa", "agnostic_loss"]
+    metric: Literal["avg_acc", "avg_loss", "faa", "agnostic_loss", "rounds"]
     better: str
     than: list[str] = []
     part: str | None = None  # left out: all
@@ -43,11 +45,12 @@ class Saying(BaseModel):
 
 @dataclass(frozen=True)
 class Part:
-    """One setting: its experiment at this scale, and the paper's numbers by method."""
+    """One setting: its experiment at this scale; by method the paper's numbers, and why ours are others."""
 
     name: str
     experiment: Experiment
     expect: dict[str, dict[str, float]]
+    why: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,8 @@ class Reproduction:
     options: Table  # of a kind that is no experiment
     sayings: list[Saying]
     deviations: list[str]
-    why: dict[str, str]  # by method: the reason why its numbers are off the paper's
-    goals: tuple[float, ...] = ()  # of rounds to an accuracy; none: the paper's
+    goals: tuple[float, ...]  # of rounds to an accuracy; none: the paper's
+    printed: list[Table]  # the paper's lines, of a kind that is no experiment
 
 
 def load(name: str, scale: str) -> Reproduction:
@@ -72,20 +75,23 @@ def load(name: str, scale: str) -> Reproduction:
     if scale not in SCALES:
         raise InputError(f"--scale {scale}: {nearest(scale, SCALES)}")
     path = known[name]
-    raw = _read(path)
-    if shared := raw.get("use"):
-        raw = _merge(_read(path.parent / "shared" / f"{shared}.toml"), raw)
+    own = _read(path)
+    shared = _read(path.parent / "shared" / f"{own['use']}.toml") if "use" in own else {}
+    raw = _merge(shared, own)
     here = raw.get("scale", {}).get(scale, {})
     deviations, goals = list(here.pop("deviations", [])), tuple(here.pop("goals", []))
     base = _merge({k: v for k, v in raw.items() if k not in OURS} | {"name": name}, here)
     kind = raw.get("kind", "experiment")
-    parts = [_part(base, part, raw, scale, path) for part in raw.get("part", [{}])] if kind == "experiment" else []
     sayings = [Saying(**claim) for claim in raw.get("claim", [])]
-    for part in raw.get("part", []):
+    parts, options = [], {} if kind == "experiment" else here
+    for part in raw.get("part", [{}]) if kind == "experiment" else []:
+        made = _part(base, part, raw, scale, path)
         deviations += part.get("scale", {}).get(scale, {}).get("deviations", [])
-    options = {} if kind == "experiment" else here
-    why = raw.get("why", {})
-    return Reproduction(name, raw["title"], scale, kind, parts, options, sayings, deviations, why, goals)
+        same = made.experiment.data == _merge(shared, shared.get("scale", {}).get(scale, {})).get("data")
+        why = (shared.get("why", {}) if same else {}) | own.get("why", {}) | part.get("why", {})
+        parts.append(replace(made, why=why))
+    printed = raw.get("printed", [])
+    return Reproduction(name, raw["title"], scale, kind, parts, options, sayings, deviations, goals, printed)
 
 
 def catalogue() -> dict[str, Path]:
@@ -94,8 +100,13 @@ def catalogue() -> dict[str, Path]:
     for folder in (Path("experiments"), here.parents[1] / "experiments", here / "_experiments"):
         found = {path.stem: path for path in (folder / "paper").glob("*.toml")}
         if found:
-            return {name: found[name] for name in sorted(found, key=lambda n: (ORDER.index(n.split("-")[0]), n))}
+            return {name: found[name] for name in sorted(found, key=_place)}
     return {}
+
+
+def _place(name: str) -> tuple[int, str]:
+    first = name.split("-")[0]
+    return ORDER.index(first) if first in ORDER else len(ORDER), name
 
 
 ORDER = ["table1", "table2", "table3", "rounds", "hard", "sota", "fair", "clients100", "fig", "runtime", "metric"]
@@ -109,7 +120,7 @@ def _part(base: Table, part: Table, raw: Table, scale: str, path: Path) -> Part:
     name = part.get("name", "")
     experiment = Experiment.parse(body, f"{path.name} {name}".strip())
     expect: dict[str, dict[str, float]] = part.get("expect", {}) if raw.get("part") else raw.get("expect", {})
-    return Part(name, experiment, expect)
+    return Part(name, experiment, expect, {})
 
 
 def _merge(one: Table, other: Table) -> Table:

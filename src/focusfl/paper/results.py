@@ -1,9 +1,8 @@
-"""What has been reproduced: sections for the page, tables for docs/results/README.md."""
+"""What has been reproduced: a section for each table and figure, with the paper's numbers and claims."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import mean, pstdev
 from typing import Any
 
 from focusfl import files
@@ -12,9 +11,8 @@ from focusfl.paper.claims import judge
 from focusfl.paper.keeping import cells_of
 from focusfl.paper.off import off
 from focusfl.paper.reproduction import SCALES, Reproduction, catalogue, load
-from focusfl.report.markdown import certain, grid
-from focusfl.report.section import OFF, Section
-from focusfl.report.tables import COLUMNS, title
+from focusfl.report.section import Section
+from focusfl.report.tables import title
 
 Row = dict[str, Any]
 
@@ -45,8 +43,8 @@ def section(one: Reproduction, kept: dict[str, Any]) -> Section:
         claims=[judge(saying, rows, {p.name: p.experiment.methods for p in one.parts}) for saying in one.sayings],
         off=off(one, rows),
         missing=missing,
-        table=kept.get("table", []),
-        made={**kept.get("written_by", {}), "settings": kept.get("settings", {})},
+        table=[_beside(row, one.printed) for row in kept.get("table", [])],
+        made={**kept.get("written_by", {}), "settings": kept.get("settings", {}), **_commit(rows)},
     )
 
 
@@ -59,85 +57,14 @@ def _reaching(row: Row, goals: tuple[float, ...]) -> Row:
     return row | {"rounds_to": rounds_to(rounds, goals)}
 
 
-def markdown(results: Path) -> str:
-    """docs/results/README.md."""
-    every = sections(results)
-    parts = ["# Results", "Made by `focusfl reproduce`; `focusfl report` shows the same as a page with plots."]
-    parts += ["## The paper's claims", grid(["table", "scale", "claim", "verdict", "numbers"], _claims(every))]
-    shown = {section.name for section in every}
-    undone = [name for name in catalogue() if name not in shown]
-    parts += [f"Not computed yet: {', '.join(undone)}."] if undone else []
-    for one in every:
-        parts += [f"## {one.title} ({one.scale} scale)"]
-        parts += ["Differs from the paper: " + "; ".join(one.deviations) + "."] if one.deviations else []
-        parts += [_results(one), *_certain(one)] if one.rows else []
-        parts += (
-            [grid(list(one.table[0]), [[_cell(v) for v in row.values()] for row in one.table])] if one.table else []
-        )
-        if one.off:
-            parts += [OFF, "\n".join(f"- {each}" for each in one.off)]
-        parts += (
-            [f"Missing: {len(one.missing)} of the cells, for instance {one.missing[0]}."] if one.missing else []
-        )
-        parts += [f"`{one.name}.{one.scale}.json`, commit {one.made.get('commit')}, {one.made.get('machine')}."]
-    return "\n\n".join(parts) + "\n"
+def _beside(row: Row, printed: list[Row]) -> Row:
+    """With the paper's numbers, where it has any: those of its line of the same name and number of agents."""
+    names = [k for k, v in row.items() if not isinstance(v, float)]
+    paper = next((line for line in printed if all(line.get(k) == row[k] for k in names)), {})
+    return row | {f"{k}, paper": paper.get(k) for k in row if any(k in line for line in printed) and k not in names}
 
 
-def _claims(every: list[Section]) -> list[list[str]]:
-    return [[s.name, s.scale, c.says, c.verdict, c.numbers] for s in every for c in s.claims]
-
-
-def _results(one: Section) -> str:
-    """Ours, mean and spread over the seeds, with the paper's number behind it in brackets."""
-    columns = {k: v for k, v in COLUMNS.items() if one.rows[0][k] is not None}
-    goals = _goals(one)
-    several = any(row["part"] for row in one.rows)
-    lines = []
-    for part, method in dict.fromkeys((row["part"], row["method"]) for row in one.rows):
-        runs = [row for row in one.rows if (row["part"], row["method"]) == (part, method)]
-        paper = one.expect.get((part, method), {})
-        cells = [_with_paper([r[k] for r in runs], paper.get(k)) for k in columns]
-        cells += [
-            _rounds([(r["rounds_to"] or {}).get(goal) for r in runs])
-            + goals[goal] * _in_paper(paper.get(f"rounds_{goal}"))
-            for goal in goals
-        ]
-        lines.append([part] * several + [title(method), *cells, str(len(runs))])
-    head = ["setting"] * several + ["method", *columns.values()]
-    head += [f"{float(goal):.0%}" for goal in goals] + ["seeds"]
-    return grid(head, lines)
-
-
-def _certain(one: Section) -> list[str]:
-    """Intervals of FAA by part, where the rows have them."""
-    parts = dict.fromkeys(row["part"] for row in one.rows)
-    each = {part: certain([row for row in one.rows if row["part"] == part]) for part in parts}
-    return [
-        f"{part}: {text}" if part and i == 0 else text
-        for part, found in each.items()
-        for i, text in enumerate(found)
-    ]
-
-
-def _with_paper(values: list[float], paper: float | None) -> str:
-    spread = f" ± {pstdev(values):.3f}" if len(values) > 1 else ""
-    return f"{mean(values):.3f}{spread}" + (f" ({paper:.3f})" if paper is not None else "")
-
-
-def _goals(one: Section) -> dict[str, bool]:
-    """The accuracies of a table of rounds, and whether the paper has them: a scale may have its own."""
-    paper = {k.removeprefix("rounds_") for expect in one.expect.values() for k in expect if k.startswith("rounds_")}
-    here = list(one.rows[0].get("rounds_to") or {}) if paper else []
-    return {goal: goal in paper for goal in here if goal in paper or not paper & set(here)}
-
-
-def _rounds(reached: list[int | None]) -> str:
-    return " ".join("-" if t is None else str(t) for t in reached)
-
-
-def _in_paper(rounds: float | None) -> str:
-    return " (never)" if rounds is None else f" ({rounds:.0f})"
-
-
-def _cell(v: Any) -> str:
-    return f"{v:.3g}" if isinstance(v, float) else str(v)
+def _commit(rows: list[Row]) -> dict[str, str]:
+    """Those that computed the rows: the file may have been written later."""
+    found = dict.fromkeys(row.get("made", {}).get("commit") or "one not recorded" for row in rows)
+    return {"commit": ", ".join(found)} if found else {}

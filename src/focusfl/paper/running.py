@@ -32,7 +32,7 @@ def reproduce(
     known = keeping.kept(results)
     todo = {c.key: c for one in wanted for _, c in keeping.cells_of(one) if c.key not in known}
     todo = {key: cell for key, cell in todo.items() if not cell.done(cells)}
-    save = partial(keeping.write, wanted, cells, results, known)
+    save = partial(keeping.write, wanted, cells, results)
     for one in wanted:
         if one.kind != "experiment":
             _measure(one, results, progress)
@@ -79,15 +79,22 @@ def _compute(todo: list[Cell], cells: Path, jobs: int, progress: bool | None, sa
         for worker in workers:
             worker.start()
         finished = -1
-        while any(worker.is_alive() for worker in workers):
-            time.sleep(0.5)
-            done = [cell for cell in todo if cell.done(cells)]
-            bar(sum(min(cell.rounds_done(cells), _length(cell)) for cell in todo), len(done), len(todo))
-            if len(done) != finished:
-                finished = len(done)
-                save()
-            if stop():
-                asked.set()
+        try:
+            while any(worker.is_alive() for worker in workers):
+                time.sleep(0.5)
+                done = [cell for cell in todo if cell.done(cells)]
+                bar(sum(min(cell.rounds_done(cells), _length(cell)) for cell in todo), len(done), len(todo))
+                if len(done) != finished:
+                    finished = len(done)
+                    save()
+                if stop():
+                    asked.set()
+        except KeyboardInterrupt:  # the second: at once; cells go on from their checkpoints
+            for worker in workers:
+                worker.kill()
+            raise
+        finally:  # whatever went wrong here, nobody computes on without being watched
+            asked.set()
     if stop():
         raise Interrupted("stopped; the same command goes on where it was")
     if any(worker.exitcode for worker in workers):
@@ -128,4 +135,4 @@ def _length(cell: Cell) -> int:
 
 def _failure(cell: Cell, cells: Path) -> str | None:
     path = cell.folder(cells) / "error.txt"
-    return path.read_text(encoding="utf-8") if path.exists() else None
+    return path.read_text(encoding="utf-8") if path.exists() and not cell.done(cells) else None

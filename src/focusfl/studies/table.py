@@ -20,8 +20,8 @@ BEGUN = """M is the true number of clusters. Synthetic: R > 4r everywhere, first
 MNIST (10 x 1000 images): torch's own first weights. "From round": the median round from which the clusters stay
 right, of the runs that are right at the end; the warm-up of "split" counts. An agent's cluster is that of its
 largest label, by however little. Accuracy, loss, the worst agent's loss and FAA (best losses exact, or surrogates
-of the true clusters) are means over the seeds. Text: 200 reviews an agent, frozen embeddings. CIFAR: 200 images an
-agent, a ResNet-18 an eighth as wide."""
+of the true clusters) are means over the seeds. Text: all reviews, frozen embeddings. CIFAR: 200 images an agent, a
+ResNet-18 an eighth as wide."""
 VERDICT = f"""No worse: as many right runs, an accuracy at most {ACC} lower, and a loss, a worst agent's loss and an
 FAA at most {LOSS - 1:.0%} higher than the best of the other starts, each measure for itself."""
 WARM = """The start "split:10" shares a model for ten of the 80 rounds. M is the true number of clusters."""
