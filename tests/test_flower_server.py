@@ -19,9 +19,10 @@ import torch
 import focusfl as ff
 from focusfl import history
 from focusfl.bayes import Surrogates
-from focusfl.core import Algorithm
+from focusfl.core import Agent, Algorithm, State, Upload
 from focusfl.errors import InputError
 from focusfl.training import Setup, run
+from focusfl.tree import tree_map
 
 if not os.environ.get("CI"):
     pytest.importorskip("flwr")
@@ -184,6 +185,17 @@ def test_a_finished_folder_is_not_overwritten(tmp_path: Path) -> None:
     assert [row["method"] for row in json.loads((tmp_path / "results.json").read_text())] == ["fedavg", "ditto"]
 
 
+def test_a_folder_copied_in_part_is_not_begun_anew(tmp_path: Path) -> None:
+    """Without the nonce the nodes would not know the run, and round 1 would replace the checkpoint."""
+    go(Hall(ff.FedAvg()), ff.FedAvg(), rounds=2, out=tmp_path)
+    folder = tmp_path / "runs" / "fedavg-seed0"
+    (folder / "nonce.json").unlink()
+    before = (folder / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(InputError, match=r"no nonce\.json.*copy it from where the run was"):
+        go(Hall(ff.FedAvg()), ff.FedAvg(), rounds=2, out=tmp_path, resume=True)
+    assert (folder / "checkpoint.safetensors").read_bytes() == before and not (folder / "nonce.json").exists()
+
+
 def test_another_run_with_the_same_settings_leaves_nothing_behind(tmp_path: Path) -> None:
     """A node that comes late must not take up what it kept of an earlier run."""
     first = Hall(ff.Ditto(), keep=tmp_path)
@@ -294,6 +306,38 @@ def test_labels_that_are_no_labels_are_left_out() -> None:
     assert row["agents"] == [0, 3] and np.isfinite(row["pi"]).all()
 
 
+@pytest.mark.parametrize("t", ["x", 3.0])
+def test_what_a_node_says_of_the_round_does_not_end_the_server(t: object) -> None:
+    hall = Hall(ff.FedAvg())
+
+    def spoil(call: Call, reply: Message) -> None:
+        if call[:2] == ("query.enroll", 1):
+            reply.content["hello"]["t"] = t
+
+    hall.after = spoil
+    assert go(hall, ff.FedAvg())["agents"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [{"loss": 1e39}, {"acc": -1e39}, {"best": 1e39}, {"acc": 1e30}, {"loss": 3e38, "best": -3e38}],
+    ids=str,
+)
+def test_scores_that_float32_cannot_hold_do_not_end_the_server(tmp_path: Path, scores: dict[str, float]) -> None:
+    """Nor those whose differences or squares it cannot: results.json takes finite numbers alone."""
+    hall = Hall(ff.FedAvg())
+
+    def spoil(call: Call, reply: Message) -> None:
+        if call[1] == 1 and call[0] in ("evaluate", "query.best"):
+            wrong = {"loss": scores.get("best")} if call[0] == "query.best" else scores
+            for name in ("loss", "acc"):
+                if wrong.get(name) is not None:
+                    reply.content["scores"][name] = wrong[name]
+
+    hall.after = spoil
+    assert go(hall, ff.FedAvg(), rounds=1, best="agent", out=tmp_path)["agents"] == [0, 2, 3]
+
+
 def test_a_log_line_is_one_line() -> None:
     hall, said = Hall(ff.FedAvg()), list[str]()
 
@@ -315,6 +359,21 @@ def test_secure_through_the_server_with_a_retry() -> None:
     row = go(hall, algorithm, secure=True, minimum=4)
     assert hall.count("train.masked", 0) == 5
     assert row["loss"] == pytest.approx(serial(algorithm), abs=1e-5) and row["pi"] is None
+
+
+def test_a_secure_sum_too_small_to_divide_by_ends_the_run_and_says_why() -> None:
+    """q-FFL's h is F^q: with small losses a sum would be taken for 0, and training would stand still."""
+
+    class Small(ff.QFFL):
+        def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
+            state, upload = super().local(server, state, agent)
+            return state, Upload(tree_map(lambda v: 1e-10 * v, upload.add), {})  # as with losses near 0.01
+
+    plain, small = ff.QFFL(q=5), Small(q=5)
+    row = go(Hall(plain, secure=True), plain, secure=True)
+    assert row["loss"] == pytest.approx(serial(plain), abs=1e-5)
+    with pytest.raises(InputError, match="round 1: the losses to the power of q = 5 are too small"):
+        go(Hall(small, secure=True), small, secure=True)
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,23 @@ def test_results_without_intervals_are_shown_as_before(folder):
     assert table(tables.group(some)) is not None  # a seed that only one of two has is left out
 
 
+def test_the_fairest_is_chosen_on_the_seeds_that_all_have():
+    """FedAvg is fairer on seed 0, the only one that Local has: seed 1 is harder, and Local must not gain by it."""
+
+    def run(method, seed, faa):
+        return {"method": method, "seed": seed, "faa_interval": {"low": faa, "estimate": faa, "high": faa}}
+
+    runs = {"FedAvg": [run("fedavg", 0, 0.1), run("fedavg", 1, 0.9)], "Local": [run("local", 0, 0.2)]}
+    head, lines = table(runs)
+    assert head[3].startswith("above FedAvg on shared seeds")
+    assert lines[0][1] == "0.5" and lines[1][1] == "0.2"  # each over its own seeds
+    assert lines[1][3].startswith("+0.1 ")
+    tied = runs | {"Ditto": [run("ditto", 0, 0.1), run("ditto", 1, 0.3)]}
+    assert table(tied)[0][3].startswith("above Ditto")  # as fair on seed 0, fairer on both
+    apart = {"FedAvg": [run("fedavg", 1, 0.3)], "Local": [run("local", 0, 0.2)]}
+    assert table(apart)[0][3].startswith("above Local")  # no seed in common: over what there is
+
+
 def test_best_losses_of_older_versions_give_no_interval(tmp_path):
     said = {"data": "rotated-digits", "algorithms": ["fedavg"], "seeds": [0], "rounds": 2}
     rows = compare(Experiment.parse(said), tmp_path / "r", progress=False, note=lambda line: None)

@@ -1,5 +1,6 @@
 """The HTML page: its numbers are those of the rows, what is missing is said, nothing in the data can act."""
 
+import io
 import json
 import re
 import shutil
@@ -8,12 +9,14 @@ from statistics import mean, pstdev
 
 import pytest
 from page_helpers import EVIL, KEYS, METHODS, MINUS, NONE, PAPER, Read, assert_shows, evil, folder, of, section
+from rich.console import Console
 
 from focusfl.history import thin
 from focusfl.report.labels import shown
 from focusfl.report.page import page
 from focusfl.report.section import Off, Section
 from focusfl.report.sections import from_folder
+from focusfl.report.tables import show
 
 
 def test_the_results_have_mean_and_deviation_and_the_paper_beside():
@@ -159,3 +162,73 @@ def test_an_unfinished_folder_says_what_is_missing(tmp_path):
     assert len(from_folder(copy).missing) == 6 and from_folder(copy).rows == []
     with pytest.raises(Exception, match=r"no experiment\.json"):
         from_folder(tmp_path)
+
+
+def without(row: dict, *gone: int | None) -> dict:
+    """As the server of a deployment writes it: the agents that sent their last numbers, the true clusters unknown.
+    The labels of the rounds before are all there."""
+    kept = [e for e in range(len(row["loss"])) if e not in gone]
+    each = ("loss", "acc", "excess_risk", "bayes", "pi", "clusters")
+    cut = {key: row[key] and [row[key][e] for e in kept] for key in each}
+    unknown = ("n", "excess_se", "gap_se", "faa_interval", "faa_correlation")
+    known = {key: value for key, value in row.items() if key not in unknown}
+    return known | cut | {"true_clusters": None, "ari": None, "agents": kept}
+
+
+def terminal(rows: list[dict]) -> str:
+    console = Console(width=120, record=True, file=io.StringIO())
+    show(rows, {}, console)
+    return console.export_text()
+
+
+def test_agents_have_their_own_numbers_where_one_sent_nothing():
+    rows = [without(row, 2) for row in section().rows]
+    text = page("Gone", [Section("a", "A", "", rows)])
+    bars, _, labels = json.loads(Read(text).data)
+    who = [f"agent {e}" for e in rows[0]["agents"]]
+    assert bars["who"] == labels["who"] == who and "agent 2" not in who
+    whole = section().rows[0]["history"]["pi"]["pi"]
+    for shown_then, then in zip(labels["methods"][0]["runs"][0]["pi"], whole, strict=True):
+        assert shown_then[2] == pytest.approx(then[3], abs=1e-3)  # the third row is agent 3's
+    assert "Not shown" not in text  # no run has agent 2
+    line = next(line for line in terminal(rows).splitlines() if line.split()[:2] == ["3", "-"])
+    assert f"{mean(seed[3] for seed in of('focus', 'excess_risk')):+.4f}" in line
+
+
+def test_an_agent_stands_beside_itself_where_runs_have_others():
+    """FOCUS without agent 2 with one seed and without agent 5 with the other, the rest complete."""
+    gone = {("focus", 0): 2, ("focus", 1): 5}
+    rows = [without(row, gone.get((row["method"], row["seed"]))) for row in section().rows]
+    text = page("Gone", [Section("a", "A", "", rows)])
+    bars, _, labels = json.loads(Read(text).data)
+    kept = [e for e in range(len(of("afl", "loss")[0])) if e not in (2, 5)]
+    assert bars["who"] == labels["who"] == [f"agent {e}" for e in kept]
+    for run, history in zip(labels["methods"][0]["runs"], of("focus", "history"), strict=True):
+        last = history["pi"]["pi"][-1]
+        assert run["pi"][-1] == [pytest.approx(last[e], abs=1e-3) for e in kept]
+    said, at = terminal(rows), kept.index(6)
+    sixth = next(line for line in said.splitlines() if line.split()[:2] == ["6", "-"])
+    numbers = Read(text).find("agent 6")[1 + at]
+    for i, (panel, method) in enumerate(zip(bars["panels"], METHODS, strict=True)):
+        wanted = [mean(seed[e] for seed in of(method, "excess_risk")) for e in kept]
+        assert panel["mean"] == pytest.approx(wanted, rel=1e-4)
+        assert_shows(numbers[1 + i], wanted[at])
+        assert f"{wanted[at]:+.4f}" in sixth
+    words = "Not shown: agents 2 and 5, whose last numbers not all of these runs have."
+    assert words in text and words in said
+
+
+def test_the_profiles_of_many_methods_name_the_agent_by_its_number():
+    first = without(section().rows[0], 0, 1)
+    worst = first["agents"][first["excess_risk"].index(max(first["excess_risk"]))]
+    names = ["focus", "fedavg", "afl", "ditto", "local"]
+    assert f"(agent {worst})" in terminal([first | {"method": name} for name in names])
+
+
+def test_runs_that_share_no_agent_are_not_drawn_side_by_side():
+    one, two = [row for row in section().rows if row["method"] == "focus"]
+    rows = [without(one, *range(5)), without(two, *range(5, len(two["loss"])))]
+    text = page("Gone", [Section("a", "A", "", rows)])
+    words = "No agent's last numbers are in all of these runs."
+    assert words in text and words in terminal(rows)
+    assert [plot["kind"] for plot in json.loads(Read(text).data)] == ["lines"]

@@ -93,7 +93,12 @@ def _begin(run: Run) -> tuple[State, int, str]:
         raise InputError(
             f"{run.folder} holds this run: resume = true goes on with it, or name another folder as out"
         )
-    if kept.exists() and known.exists():
+    if kept.exists():
+        if not known.exists():
+            raise InputError(
+                f"{run.folder} has {kept.name} but no {known.name}, by which the nodes know this run: "
+                "copy it from where the run was, or name another folder as out"
+            )
         key = run.key(str(files.read_json(known)["nonce"]))
         begun, server, _ = checkpoint.load(run.folder, key, server, {}, run.algorithm.room)
         return server, begun, key

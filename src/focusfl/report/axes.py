@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from focusfl.explain.groups import numbers
 from focusfl.report.section import Row
 
 WARP = {"linear": lambda v: v, "root": lambda v: math.copysign(abs(v) ** 0.5, v), "log": math.log10}
@@ -45,14 +46,14 @@ def ticks(kind: str, lo: float, hi: float, most: int) -> list[float]:
 
 
 def order(row: Row) -> list[int]:
-    """The agents, by true cluster where that is known."""
+    """The agents' places in the row, by true cluster where that is known."""
     true = row["true_clusters"]
     return sorted(range(len(row["loss"])), key=lambda e: (true[e] if true else 0, e))
 
 
 def side_by_side(row: Row) -> dict[str, Any]:
     """Their places, in units of one agent: `slots` the middle of each, `groups` (name, from, to), `units` all."""
-    true, agents = row["true_clusters"], order(row)
+    true, agents, number = row["true_clusters"], order(row), numbers(row)
     slots: list[float] = []
     groups: list[tuple[str, float, float]] = []
     at = 0.0
@@ -62,7 +63,7 @@ def side_by_side(row: Row) -> dict[str, Any]:
         groups.append(("" if c is None else str(c), round(at, 3), round(at + n, 3)))
         slots += [round(at + i + 0.5, 3) for i in range(n)]
         at += n
-    who = [f"agent {e}" + (f", true cluster {true[e]}" if true else "") for e in agents]
+    who = [f"agent {number[e]}" + (f", true cluster {true[e]}" if true else "") for e in agents]
     return {"slots": slots, "groups": groups, "units": round(at, 3), "who": who}
 
 

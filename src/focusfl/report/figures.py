@@ -1,4 +1,4 @@
-"""The plots of a page as plain data, means over the seeds taken: what page.js draws.
+"""The plots of a page as plain data, means over the seeds taken: what page.js draws. Runs have the same agents.
 
 A plotting library's script would put five megabytes into every page. Ours is 150 lines, and its colours are the
 style sheet's, so that plots follow light and dark, and print, by themselves.

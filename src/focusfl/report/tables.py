@@ -12,7 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from focusfl.algorithms import ALGORITHMS
+from focusfl.explain.groups import numbers
 from focusfl.report import certainty, words
+from focusfl.report.present import NOBODY, missed, present
 
 Row = dict[str, Any]
 SIDE_BY_SIDE = 4  # methods whose bars fit a terminal
@@ -23,8 +25,7 @@ def show(rows: list[Row], left_out: dict[str, str], console: Console) -> None:
     """All of them."""
     by_method = group(rows)
     console.print(Group(methods(by_method), *absent(left_out), certain(by_method)))
-    every = agents(by_method) if len(by_method) <= SIDE_BY_SIDE else profiles(by_method)
-    console.print(Group(every, clusters(by_method), speed(by_method), in_words(by_method)))
+    console.print(Group(each_agent(by_method), clusters(by_method), speed(by_method), in_words(by_method)))
 
 
 def group(rows: list[Row]) -> dict[str, list[Row]]:
@@ -97,6 +98,16 @@ def certain(by_method: dict[str, list[Row]]) -> RenderableType:
     return table
 
 
+def each_agent(by_method: dict[str, list[Row]]) -> RenderableType:
+    """Excess risks of the agents that all runs have; who else there is, is said."""
+    kept = present(by_method)
+    if not next(iter(kept.values()))[0]["loss"]:
+        return NOBODY
+    table = agents(kept) if len(kept) <= SIDE_BY_SIDE else profiles(kept)
+    table.caption = missed(by_method) or None
+    return table
+
+
 def agents(by_method: dict[str, list[Row]], width: int = 16) -> Table:
     """Each agent's excess risk, mean over the seeds, as a bar: the shorter and the more alike, the fairer."""
     table = Table(title="Each agent's excess risk, mean over the seeds", box=SIMPLE_HEAD)
@@ -106,15 +117,15 @@ def agents(by_method: dict[str, list[Row]], width: int = 16) -> Table:
         table.add_column(name)
     risks = _mean_risks(by_method)
     longest = max((abs(v) for values in risks.values() for v in values), default=0) or 1
-    true = next(iter(by_method.values()))[0]["true_clusters"]
-    E = len(next(iter(risks.values())))
+    first = next(iter(by_method.values()))[0]
+    true, number, E = first["true_clusters"], numbers(first), len(first["loss"])
     for e in range(E):
         if E > 40 and 20 <= e < E - 20:  # the first and last will do
             if e == 20:
                 table.add_row("...", "", *("" for _ in risks))
             continue
         cells = [f"{values[e]:+.4f} {'█' * round(width * abs(values[e]) / longest)}" for values in risks.values()]
-        table.add_row(str(e), "-" if true is None else str(true[e]), *cells)
+        table.add_row(str(number[e]), "-" if true is None else str(true[e]), *cells)
     return table
 
 
@@ -128,12 +139,12 @@ def profiles(by_method: dict[str, list[Row]]) -> Table:
         ("largest", "right"),
     ):
         table.add_column(heading, justify=side)  # type: ignore[arg-type]
-    risks = _mean_risks(by_method)
+    risks, number = _mean_risks(by_method), numbers(next(iter(by_method.values()))[0])
     top = max(max(values) for values in risks.values()) or 1
     for name, values in risks.items():
         blocks = "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * (max(v, 0) / top) ** 0.5))] for v in values[:100])
         at = values.index(max(values))
-        table.add_row(name, blocks, f"{min(values):+.4f}", f"{max(values):+.4f} (agent {at})")
+        table.add_row(name, blocks, f"{min(values):+.4f}", f"{max(values):+.4f} (agent {number[at]})")
     return table
 
 

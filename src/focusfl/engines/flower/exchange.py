@@ -20,6 +20,9 @@ from focusfl.engines.plan import Ints
 from focusfl.task import Task
 from focusfl.tree import Total, put, take, tree_map
 
+# of a score: differences, squares and sums of such are still finite in float32
+LARGEST = torch.finfo(torch.float32).max ** 0.5
+
 
 class TooFew(RuntimeError):
     """Fewer agents answered than the run asks for."""
@@ -158,8 +161,8 @@ class Exchange:
 
 
 def _number(value: object) -> float:
-    if not isinstance(value, int | float) or not np.isfinite(value):
-        raise Refused(f"its score is {str(value)[:40]!r}, not a finite number")
+    if not isinstance(value, int | float) or not abs(value) <= LARGEST:  # a NaN is not
+        raise Refused(f"its score is {str(value)[:40]!r}, not a finite number up to {LARGEST:.0e}")
     return float(value)
 
 

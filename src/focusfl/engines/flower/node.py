@@ -98,7 +98,7 @@ class Node:
         if self.begin or known is None:
             self.memory.keep(self.t - 1, {}, to_tree(self.content, "state"))
         job = self.job
-        said: dict[str, Any] = {"agent": self.e, "n": len(job.training.y), "t": self.t}
+        said: dict[str, Any] = {"agent": self.e, "n": len(job.training.y)}
         said["job"] = agreed(job.algorithm, job.train, job.secure)
         said |= {"classes": -1 if job.classes is None else job.classes, "anew": self.begin or known is None}
         return RecordDict({"hello": ConfigRecord(said)})

@@ -65,7 +65,7 @@ class Roll:
         replies = self.grid.send_and_receive(list(asked.values()), timeout=FIRST)
         for node, answer in told(asked, replies, FIRST).items():
             try:
-                e = self._hello(answer)
+                e = self._hello(answer, t)
             except Later as why:  # asked again the next time
                 self.say(f"node {node} is not taken in yet: {why}")
             except Refused as why:
@@ -74,7 +74,7 @@ class Roll:
             else:
                 self.nodes[e] = node
 
-    def _hello(self, answer: RecordDict | str) -> int:
+    def _hello(self, answer: RecordDict | str, t: int) -> int:
         if isinstance(answer, str):
             raise Later(answer)
         hello = answer.config_records.get("hello", ConfigRecord())
@@ -89,7 +89,7 @@ class Roll:
         classes = -1 if self.classes is None else self.classes
         if hello.get("classes") != classes or not isinstance(n, int) or n < 1:
             raise Refused(f"it has {hello.get('classes')!r} classes and {n!r} examples; expected {classes} classes")
-        if hello.get("anew") is True and int(str(hello.get("t", 0))) > 0:
+        if hello.get("anew") is True and t > 0:
             self.say(f"agent {e} comes late, or has lost its state: it begins anew")
         return e
 

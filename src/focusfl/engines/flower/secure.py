@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from torch import Tensor
 
+from focusfl.algorithms.qffl import QFFL
 from focusfl.core import Algorithm, State
 from focusfl.engines.base import Answers
 from focusfl.engines.flower import masks
@@ -32,7 +33,7 @@ LEAST = (
 
 def fits(algorithm: Algorithm, server: State, task: Task) -> None:
     """Refuse a method that shows the server each agent's upload."""
-    _, like = expected(algorithm, server, task, 0.0)
+    _, like = expected(algorithm, server, task, 1.0)  # any learning rate but 0: q-FFL divides by it
     if algorithm.shows:
         raise InputError(
             f"secure = true: {algorithm!r} shows the server more of each agent than a sum, like a sketch; "
@@ -64,9 +65,19 @@ def secure_round(talk: Exchange, server: State, t: int, cohort: Ints) -> Answers
         left_out = {e: why for e, why in sorted(dropped.items()) if e not in sums.answered}
         for e, reason in left_out.items():
             talk.roll.say(f"round {t + 1}: left out: agent {e}: {reason}")
+    _check(talk.roll.algorithm, found, t)
     add = {k: torch.from_numpy(v if v.ndim > 1 else np.where(np.abs(v) < LEAST, 0, v)) for k, v in found.items()}
     exact = {k: v.to(wanted[k].dtype) for k, v in add.items()}
     return Answers(unflatten(exact), {}, np.array(sorted(sums.answered)), left_out)
+
+
+def _check(algorithm: Algorithm, found: Mapping[str, Any], t: int) -> None:
+    """q-FFL divides its one step by the sum of h: taken for 0, training would stand still and nobody would know."""
+    if isinstance(algorithm, QFFL) and abs(found["h"]) < LEAST:
+        raise InputError(
+            f"round {t + 1}: the losses to the power of q = {algorithm.q:g} are too small for a secure sum "
+            "(that of h is below 2^-20): use a smaller q or secure = false, and name another folder as out"
+        )
 
 
 class _Stages:
