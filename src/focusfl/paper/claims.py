@@ -41,7 +41,8 @@ def judge(saying: Saying, rows: list[Row], methods: dict[str, list[str]] | None 
         strictly &= all(mine[s] + saying.within >= v[s] for v in others.values() for s in seeds)
         sign = 1 if saying.metric == "avg_acc" else -1
         ours, best = sign * mine_mean, sign * means[rival]
-        said = f"{title(saying.better)} {ours:.4f}, the best other ({title(rival)}) {best:.4f}"
+        digits = 1 if saying.metric == "rounds" else 4
+        said = f"{title(saying.better)} {ours:.{digits}f}, the best other ({title(rival)}) {best:.{digits}f}"
         said += f" ({len(seeds)} of {len(mine)} seeds)" if len(seeds) < len(mine) else ""
         numbers.append(f"{part}: {said}" if part else said)
     verdict = "holds" if weakly and strictly else "holds weakly" if weakly else "does not hold"

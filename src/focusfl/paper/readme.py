@@ -87,8 +87,7 @@ def _with_paper(values: list[float], paper: float | None) -> str:
 def _goals(one: Section) -> dict[str, bool]:
     """The accuracies of a table of rounds, and whether the paper has them: a scale may have its own."""
     paper = {k.removeprefix("rounds_") for expect in one.expect.values() for k in expect if k.startswith("rounds_")}
-    here = list(one.rows[0].get("rounds_to") or {}) if paper else []
-    return {goal: goal in paper for goal in here if goal in paper or not paper & set(here)}
+    return {goal: goal in paper for goal in one.rows[0].get("rounds_to") or {}} if paper else {}
 
 
 def _rounds(reached: list[int | None]) -> str:

@@ -29,7 +29,7 @@ def sections(results: Path) -> list[Section]:
 
 
 def section(one: Reproduction, kept: dict[str, Any]) -> Section:
-    rows = [_reaching(row, one.goals) for row in kept.get("rows", [])]
+    rows = [_reaching(row, one) for row in kept.get("rows", [])]
     have = {(row["part"], row["method"], row["seed"]) for row in rows}
     wanted = [(part.name, cell.method, cell.seed) for part, cell in cells_of(one)]
     missing = [", ".join(filter(None, [p, title(m), f"seed {s}"])) for p, m, s in wanted if (p, m, s) not in have]
@@ -48,13 +48,15 @@ def section(one: Reproduction, kept: dict[str, Any]) -> Section:
     )
 
 
-def _reaching(row: Row, goals: tuple[float, ...]) -> Row:
-    """With the rounds to these accuracies, where a scale has its own."""
-    seen = row.get("history")
-    if not goals or not seen or seen["avg_acc"] is None:
-        return row
-    rounds = [{"round": t, "avg_acc": acc} for t, acc in zip(seen["round"], seen["avg_acc"], strict=True)]
-    return row | {"rounds_to": rounds_to(rounds, goals)}
+def _reaching(row: Row, one: Reproduction) -> Row:
+    """With the rounds to the accuracies that the scale names, or to those that the paper has for this table."""
+    seen, known = row.get("history"), row.get("rounds_to")
+    if one.goals and seen and seen["avg_acc"] is not None:
+        rounds = [{"round": t, "avg_acc": acc} for t, acc in zip(seen["round"], seen["avg_acc"], strict=True)]
+        return row | {"rounds_to": rounds_to(rounds, one.goals)}
+    keys = {k for part in one.parts for numbers in part.expect.values() for k in numbers}
+    paper = {goal: t for goal, t in (known or {}).items() if f"rounds_{goal}" in keys}
+    return row | {"rounds_to": paper} if paper else row
 
 
 def _beside(row: Row, printed: list[Row]) -> Row:
