@@ -97,6 +97,19 @@ def test_pruned_models_are_not_trained():
     assert torch.allclose(upload.add["theta"]["a"][0], 2 * share[0])
 
 
+def test_a_model_judged_roughly_does_not_come_back_within_one_round():
+    """Its label is far below; on a tenth of the examples its loss looks 1,000 lower, by chance. The round after, it
+    is judged on all of them, and the label stays down."""
+    focus = ff.Focus(M=2, init="tied")
+    server = {"w": {"a": torch.zeros(2, 1)}}
+    limit = math.log(focus.prune) - 20
+    state, upload = focus.local(server, {"log_pi": torch.tensor([0.0, -40.0])}, PenAndPaper([1000.0, 0.0]))
+    assert state["log_pi"].tolist() == pytest.approx([0, limit + 1], abs=1e-3)
+    assert upload.add["theta"]["a"][1] == 0  # not trained
+    state, _ = focus.local(server, state, PenAndPaper([5.0, 8.0]))
+    assert state["log_pi"].tolist() == pytest.approx([0, limit - 2], abs=1e-3)
+
+
 def test_weight_by_n_counts_examples():
     server = {"w": {"a": torch.zeros(1, 1)}}
     _, upload = ff.Focus(M=1, weight_by_n=True).local(server, {"log_pi": torch.zeros(1)}, PenAndPaper([0.3]))

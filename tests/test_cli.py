@@ -89,6 +89,48 @@ def test_a_finished_folder_is_shown_again_and_another_experiment_refused(focusfl
     assert (tmp_path / "r/results.json").read_bytes() != before
 
 
+OWN = (*QUICK, "--data", "folder", "--set", "data.path=own", "--algorithms", "fedavg")
+
+
+def own_data(tmp_path, label):
+    (tmp_path / "own").mkdir(exist_ok=True)
+    for name in ("a", "b"):
+        (tmp_path / "own" / f"{name}.csv").write_text(f"x,label\n1,0\n2,1\n3,{label}\n")
+
+
+@pytest.mark.parametrize("words", [(), ("--resume",)])
+def test_data_that_have_changed_are_refused(words, focusfl, tmp_path):
+    own_data(tmp_path, 0)
+    assert focusfl(*OWN, "--out", "r")[0] == 0
+    (tmp_path / "r/data.json").unlink()  # a folder of an older version
+    assert focusfl(*OWN, "--out", "r")[0] == 0
+    before = (tmp_path / "r/results.json").read_bytes()
+    own_data(tmp_path, 1)
+    code, _, err = focusfl(*OWN, "--out", "r", *words)
+    assert code == 2 and "r: the data has changed since: use another folder, or --overwrite" in err
+    assert (tmp_path / "r/results.json").read_bytes() == before
+    assert focusfl(*OWN, "--out", "r", "--overwrite")[0] == 0
+    assert focusfl(*OWN, "--out", "r")[0] == 0
+
+
+def test_other_true_clusters_are_other_data(focusfl, tmp_path):
+    own_data(tmp_path, 0)
+    assert focusfl(*OWN, "--out", "r")[0] == 0
+    (tmp_path / "own/clusters.csv").write_text("agent,cluster\na,0\nb,1\n")
+    code, _, err = focusfl(*OWN, "--out", "r")
+    assert code == 2 and "the data has changed since" in err
+
+
+@pytest.mark.parametrize("words", [(), ("--resume",), ("--overwrite",)])
+def test_one_process_at_a_time_works_in_a_folder(words, focusfl, tmp_path):
+    assert focusfl(*QUICK, "--out", "r")[0] == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "r").rglob("*") if path.is_file()}
+    with files.lock(tmp_path / "r/.lock"):
+        code, out, err = focusfl(*QUICK, "--out", "r", *words)
+    assert code == 2 and "another process is at work in r" in err and out == ""
+    assert {path: path.read_bytes() for path in (tmp_path / "r").rglob("*") if path.is_file()} == before
+
+
 def toml(tmp_path, text):
     (tmp_path / "mine.toml").write_text(text)
     return "run", "mine.toml"
@@ -452,6 +494,27 @@ def test_report_writes_markdown(focusfl, tmp_path):
     assert "| AFL | of each agent: loss (a number); sums: theta, lam; keeps of each agent: lam |" in page
     code, _, err = focusfl("report", "nowhere")
     assert code == 2 and "results.json" in err
+
+
+def test_report_shows_a_data_path_that_is_no_utf8(focusfl, tmp_path):
+    assert focusfl(*QUICK, "--out", "r")[0] == 0
+    said = files.read_json(tmp_path / "r/experiment.json")
+    said["data"]["path"] = os.fsdecode(b"h\xf4pitaux")
+    files.write_json(tmp_path / "r/experiment.json", said)
+    assert focusfl("report", "r")[0] == 0
+    assert r"h\xf4pitaux" in (tmp_path / "r/report.html").read_text()
+
+
+def test_report_writes_nothing_but_its_page_and_report_md(focusfl, tmp_path):
+    assert focusfl(*QUICK, "--out", "r")[0] == 0
+    for name in ("README.md", "notes.md"):
+        (tmp_path / name).write_text("mine")
+    assert focusfl("report", "r", "--out", "README.html")[0] == 0
+    assert "<table" in (tmp_path / "README.html").read_text()
+    assert "| FOCUS |" in (tmp_path / "r/report.md").read_text()
+    code, _, err = focusfl("report", "r", "--out", "notes.md")
+    assert code == 2 and "--out notes.md: expected" in err and ".html" in err
+    assert all((tmp_path / name).read_text() == "mine" for name in ("README.md", "notes.md"))
 
 
 def test_list_algorithms_says_what_the_server_sees(focusfl):

@@ -142,6 +142,7 @@ def test_bad_data_is_refused_with_the_place(agents, said):
         ({"classes": 2}, "row 2: label 2 is out of range 0..1"),
         ({"classes": 2, "test": np.float32(0.5)}, "row 2: label 2 is out of range 0..1"),
         ({"test": 1}, "test = 1"),
+        ({"seed": -1}, "seed = -1: expected 0 or more"),
         ({"test": 1.5}, "test = 1.5"),
         ({"test": [good()]}, "test has 1 agents, training has 2"),
         ({"clusters": [0]}, "clusters has 1 entries for 2 agents"),

@@ -93,7 +93,7 @@ def test_a_model_by_name() -> None:
 def test_own_data_as_words_are_numbered_by_the_runs_list(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("a,b,label\n" + "".join(f"{i},{-i},{'well' if i % 2 else 'ill'}\n" for i in range(10)))
-    training, testing = own(path, ("well", "ill"), test=0.3)
+    training, testing, _ = own(path, ("well", "ill"), test=0.3)
     assert len(training.y) == 7 and len(testing.y) == 3
     for x, y in (training, testing):
         assert torch.equal(y, (x[:, 0] % 2 == 0).long())  # "ill", the even ones, is class 1 of ("well", "ill")
@@ -108,8 +108,8 @@ def test_own_data_as_words_are_numbered_by_the_runs_list(tmp_path: Path) -> None
 def test_own_data_brings_its_test_data_along(tmp_path: Path) -> None:
     x, y = np.eye(4, dtype="float32"), np.array([0, 1, 0, 1])
     np.savez(tmp_path / "data.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
-    training, testing = own(tmp_path)
-    assert training.y.tolist() == [0, 1, 0, 1] and testing.x.shape == (2, 4)
+    training, testing, columns = own(tmp_path)
+    assert training.y.tolist() == [0, 1, 0, 1] and testing.x.shape == (2, 4) and columns == ""
 
 
 def test_the_example_app_finds_its_two_clusters() -> None:

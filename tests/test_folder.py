@@ -1,6 +1,7 @@
 """A user's folder: what was written comes back, and what cannot be used is refused by name."""
 
 import csv
+import os
 import re
 import shlex
 import sys
@@ -197,6 +198,13 @@ def test_words_become_numbers_and_floats_mean_regression(tmp_path, suffix):
     assert ff.fit(ff.FedAvg(), fed, rounds=1).setup.model().state_dict().keys() == {"1.weight", "1.bias"}
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+def test_labels_with_an_underscore_are_words_and_blanks_around_them_do_not_count(tmp_path, suffix):
+    for name in "ab":
+        table(tmp_path / f"{name}{suffix}", examples(3)[0], ["1_2", " 1_2", "3_4 "])
+    assert folder(tmp_path).labels == ("1_2", "3_4")
+
+
 def test_columns_are_matched_by_name_and_csv_goes_with_parquet(tmp_path):
     write(tmp_path / "a.csv", {"x": [1, 2], "label": [0, 1], "y": [3, 4]})
     write(tmp_path / "b.parquet", {"label": [True, False], "y": [3, 4], "x": [1.0, 2.0]})
@@ -224,6 +232,35 @@ def test_clusters_scale_and_hidden(tmp_path):
     x = fed.training.x
     assert x.mean(0).abs().max() < 1e-4 and abs(x[:, 0].std() - 1) < 0.01 and x[:, 1].abs().max() == 0
     assert fed.recipe.model()[1].out_features == 8
+
+
+def test_raw_values_are_scaled_as_in_training(tmp_path):
+    for e, name in enumerate(["a", "b"]):
+        x, y = examples(40, e)
+        table(tmp_path / f"{name}.csv", x * [5, 2] + [100, 7], y)
+    raw, fed = folder(tmp_path), folder(tmp_path, scale=True)
+    assert fed.columns == ("a", "b") and fed.mean.shape == fed.deviation.shape == (2,)
+    assert torch.equal(fed.scaled(raw.testing.x.numpy()), fed.testing.x)
+    assert torch.equal(fed.scaled(raw.training.x.tolist()), fed.training.x)
+    assert torch.equal(raw.scaled(raw.testing.x), raw.testing.x)
+
+
+def test_a_feature_that_is_constant_in_training_stays_small_in_a_test_row(tmp_path):
+    x, y = np.full([100_003, 1], 0.1, np.float32), np.arange(100_003) % 2  # its deviation comes out as 7e-9
+    for name in "ab":
+        write(tmp_path / f"{name}.npz", {"x_train": x, "y_train": y, "x_test": x[:2] + 0.2, "y_test": y[:2]})
+    fed = folder(tmp_path, scale=True)
+    assert not fed.training.x.any() and (fed.testing.x - 0.2).abs().max() < 1e-6
+
+
+def test_names_that_are_no_utf8_are_read_and_can_be_printed(tmp_path):
+    root = tmp_path / os.fsdecode(b"h\xf4pitaux")
+    root.mkdir()
+    for name in (b"Z\xfcrich.csv", "Zürich.csv".encode()):
+        (root / os.fsdecode(name)).write_text(GOOD)
+    fed = folder(root)
+    assert fed.agents == (r"Z\xfcrich", "Zürich") and fed.name == r"h\xf4pitaux"
+    assert fed.training.sizes.tolist() == [1, 1]
 
 
 def test_focus_runs_on_a_folder(tmp_path):
@@ -271,6 +308,7 @@ BAD_CSV = {
     "text among tables": ("text,label\nhi,0\nho,1\n", "b.csv: text, but .*a.csv: a table"),
     "mixed labels": ("a,b,label\n1,2,0\n3,4,cat\n", "labels 0 in .*a.csv, row 2 .* and 'cat' in .*b.csv, row 3"),
     "whole floats": ("a,b,label\n1,2,0\n3,4,1.0\n", r"1.0 in .*b.csv, row 3.*use words, whole numbers or floats"),
+    "Python's digits": (GOOD + "1_000,1,1\n", "row 4 .*column 'a': '1_000' is not a number"),
     "no class": ("a,b,label\n1,2,0\n3,4,-1\n", "b.csv, row 3 .*label -1; a class is 0 to 9999"),
 }
 
@@ -402,6 +440,7 @@ def test_a_bad_layout_is_refused(tmp_path):
         write(root / f"b/{half}.npz", {"x_train": x, "y_train": y, "x_test": x, "y_test": y})
     refused(root, "b: x_train and x_test inside of train or test")
     refused(good(tmp_path / "s"), "data.test = 1.5", test=1.5)
+    refused(tmp_path / "s", "data.seed = -1: expected 0 or more", seed=-1)
 
 
 def test_links_out_of_the_folder_are_not_followed(tmp_path):

@@ -7,9 +7,13 @@ from hypothesis import strategies as st
 
 import focusfl as ff
 from focusfl.algorithms import robust
+from focusfl.core import Data
 from focusfl.engines.flower import secure
+from focusfl.engines.serial import SerialAgent
 from focusfl.errors import InputError
+from focusfl.task import Task
 from focusfl.training import Setup, run
+from focusfl.tree import Total
 
 FLOATS = st.floats(-100, 100, width=32)
 
@@ -97,6 +101,27 @@ def test_the_first_round_of_clip_only_measures():
     assert torch.allclose(first.server["w"]["1.weight"], server["w"]["1.weight"], atol=1e-6)
     assert (first.server["bound"] > 0).all()
     assert not torch.allclose(second.server["w"]["1.weight"], server["w"]["1.weight"], atol=1e-3)
+
+
+def test_a_cluster_whose_only_agent_comes_every_fourth_round_learns_under_clip():
+    """Its slope is -1, that of the three others +1; who does not train its model says nothing of its length."""
+    task, train, x = (
+        Task(torch.nn.Linear(1, 1, bias=False), None),
+        ff.Train(lr=0.1, steps=5),
+        torch.linspace(-1, 1, 20),
+    )
+    data = {e: Data(x[:, None], x if e < 3 else -x) for e in range(4)}
+    focus = ff.Focus(M=2, init="tied", robust="clip")
+    server = {"w": {"weight": torch.zeros(2, 1, 1)}, "bound": torch.zeros(2)}
+    states = {e: {"log_pi": torch.log_softmax(torch.tensor([0.0, -10] if e < 3 else [-10, 0.0]), 0)} for e in data}
+    for t in range(40):
+        cohort, total = [0, 3] if t % 4 == 3 else [1, 2], Total()
+        for e in cohort:
+            agent = SerialAgent(task, data[e], train, 0.1, 0, t, e)
+            states[e], upload = focus.local(focus.downlink(server, torch.tensor(e)), states[e], agent)
+            total.add(upload.add)
+        server = focus.aggregate(server, total.result(), {}, torch.tensor(cohort))
+    assert server["w"]["weight"].flatten().tolist() == pytest.approx([1, -1], abs=0.1)
 
 
 def test_secure_sums_take_clip_and_refuse_trim():

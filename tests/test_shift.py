@@ -82,6 +82,15 @@ def test_dirichlet_deals_every_example_once_within_its_cluster(fed, alpha):
     assert (dealt.train(5).x >= 4000).all()
 
 
+@pytest.mark.parametrize("alpha", [0.01, 1e-4])
+def test_so_small_an_alpha_that_shares_vanish_still_deals_everything(fed, alpha):
+    for seed in range(20):
+        dealt = shift.dirichlet(fed, alpha, seed)
+        for part in ("training", "testing"):
+            assert everything(dealt, part) == everything(fed, part)
+        assert (dealt.train(5).x >= 4000).all()
+
+
 def test_small_alpha_skews_labels_more(fed):
     def largest_share(alpha):
         counts = [shift.dirichlet(fed, alpha, seed=s).train(0).y.bincount().float() for s in range(20)]
@@ -107,6 +116,10 @@ def test_what_cannot_be_done_is_refused(fed):
         (lambda: shift.unequal(fed, 0.5), "shift.ratio"),
         (lambda: shift.tiny(fed, [0], 0), "shift.n"),
         (lambda: shift.duplicates(fed, [6]), "shift.agents"),
+        (lambda: shift.label_noise(fed, [0], 0.1, seed=-1), "shift.seed = -1: expected 0 or more"),
+        (lambda: shift.unequal(fed, 2, seed=-1), "shift.seed"),
+        (lambda: shift.tiny(fed, [0], seed=-1), "shift.seed"),
+        (lambda: shift.dirichlet(fed, 1.0, seed=-1), "shift.seed"),
     ):
         with pytest.raises(InputError, match=said):
             call()

@@ -12,7 +12,7 @@ from sklearn.metrics import silhouette_score
 import focusfl as ff
 from focusfl.algorithms import live, split
 from focusfl.engines.flower import secure
-from focusfl.errors import InputError
+from focusfl.errors import Diverged, InputError
 from focusfl.metrics import adjusted_rand_index
 from focusfl.training import Setup, labels, run
 
@@ -132,9 +132,9 @@ def test_the_server_sees_sketches_during_the_warm_up_only():
     assert shown == [{"sketch": [4, 256]}, {"sketch": [4, 256]}, {}, {}, {}]
 
 
-def heard(warmup, M, cohorts, said):
+def heard(warmup, M, cohorts, said, slots=2):
     """The server after rounds in which `cohorts` sent what `said` gives of them, out of ten agents."""
-    server = live.begin({"w": torch.zeros(1, 4)}, 10, 2)
+    server = live.begin({"w": torch.zeros(1, 4)}, 10, slots)
     for t, cohort in enumerate(cohorts):
         server = live.advance(server, server["w"])
         server = live.listen(server, server["w"], said(t)[cohort], torch.tensor(cohort), warmup, M)
@@ -181,6 +181,38 @@ def test_an_agent_that_misses_a_round_of_the_warm_up_has_a_group_all_the_same():
     server = heard(3, 2, cohorts, lambda t: (2.0 * kind[:, None] - 1) * torch.eye(1, 256))
     assert int(server["parted"]) == 3
     assert server["given"].argmax(1).tolist() == kind.tolist()
+
+
+def test_an_agent_heard_once_is_no_other_kind_than_one_heard_thrice():
+    """Seven, two and one of a kind, no noise; of the two, agent 8 was there once. Its sum is a third as long."""
+    kind = torch.tensor([0, 0, 0, 0, 0, 0, 0, 1, 1, 2])
+    cohorts = [[e for e in range(10) if e not in away] for away in ([0, 8], [1, 8], [2])]
+    server = heard(3, 3, cohorts, lambda t: torch.eye(3, 256)[kind], slots=3)
+    assert adjusted_rand_index(server["given"].argmax(1), kind) == 1
+
+
+def test_who_is_away_is_not_waited_for():
+    """Seven of ten are there, in every round; the other three join later. One round shows that nobody new comes."""
+    kind = torch.tensor([0, 0, 0, 0, 1, 1, 1, 0, 0, 0])
+    server = heard(3, 2, [list(range(7))] * 4, lambda t: (2.0 * kind[:, None] - 1) * torch.eye(1, 256))
+    assert int(server["parted"]) == 4
+    assert adjusted_rand_index(server["given"][:7].argmax(1), kind[:7]) == 1
+    few = heard(3, 2, [[0, 1, 2]] * 6, lambda t: torch.eye(1, 256).expand(10, -1))
+    assert int(few["parted"]) == 0  # three of ten may be chance
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.3])
+def test_one_cluster_is_fedavg(fraction):
+    fed, train = ff.data.synthetic(E=10, n=50), ff.Train(lr=0.05, steps=3)
+    _, a = found(ff.Focus(M=1), fed, 8, train=train, fraction=fraction)
+    _, b = found(ff.FedAvg(), fed, 8, train=train, fraction=fraction)
+    assert torch.allclose(a.server["w"]["1.weight"][0], b.server["w"]["1.weight"][0], atol=1e-6)
+
+
+@pytest.mark.parametrize("lr", [100.0, 1e6])
+def test_training_that_diverges_in_the_warm_up_is_said_to(lr):
+    with pytest.raises(Diverged):
+        found(ff.Focus(M=2), ff.data.synthetic(E=6, n=50), 6, train=ff.Train(lr=lr, steps=10))
 
 
 def test_secure_sums_refuse_what_shows_a_sketch():

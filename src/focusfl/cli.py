@@ -140,27 +140,30 @@ def report(
         Path | None, typer.Option("--out", help="Page to write. Default: report.html in that folder")
     ] = None,
 ) -> None:
-    """Show results as one page with tables and plots; for an experiment also as Markdown, beside it."""
+    """Show results as one page with tables and plots; an experiment's folder also gets report.md, in Markdown."""
     from focusfl import files
+    from focusfl.data.readers import readable
     from focusfl.paper import results as kept
     from focusfl.report.markdown import report as markdown
     from focusfl.report.page import page
     from focusfl.report.sections import from_folder
 
     path = out or folder / "report.html"
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"--out {path}: expected the name of a page, one that ends in .html")
     name = folder.resolve().name if out is None else path.stem
     if (folder / "experiment.json").exists():
         section = from_folder(folder)
         if not section.rows:
             raise InputError(f"{folder}: no run has finished yet")
         said = files.read_json(folder / "experiment.json")
-        files.write_text(path.with_suffix(".md"), markdown(name, said, section))
+        files.write_text(folder / "report.md", readable(markdown(name, said, section)))
         sections = [section]
     else:
         sections = kept.sections(folder)
     if not sections:
         raise InputError(f"{folder}: no results.json; focusfl run, compare and reproduce write results")
-    files.write_text(path, page(name, sections))
+    files.write_text(path, readable(page(name, sections)))
     print(path)
 
 

@@ -1,6 +1,8 @@
 """Run an experiment: every method, every seed, into one folder; killed at any time, it goes on where it was.
 
 DIR/experiment.json               what the folder holds
+DIR/data.json                     the fingerprint of the data, of the first seed; other data are refused
+DIR/.lock                         held by the process that is at work here
 DIR/results.json                  a row per finished run
 DIR/left-out.json                 of "all", the methods that cannot run here, and why
 DIR/runs/focus-seed0/             history.jsonl, checkpoint.safetensors, examples.safetensors, result.json
@@ -17,6 +19,7 @@ from typing import Any
 
 from focusfl import examples, explain, files, history
 from focusfl.bayes import Surrogates, resolve
+from focusfl.data.federation import Federation
 from focusfl.errors import CannotRun, Diverged, InputError
 from focusfl.experiments import Experiment
 from focusfl.fitting import notes, train_and_judge
@@ -30,6 +33,7 @@ OURS = (
     "left-out.json",
     "runs",
     "surrogates",
+    "data.json",
     "experiment.json",
 )  # the marker last: it goes last too
 
@@ -48,22 +52,27 @@ def compare(
     left_out = {method: str(why) for method, why in made.items() if isinstance(why, CannotRun)}
     if not setups:
         raise InputError(f"none of the methods can run: {next(iter(left_out.values()))}")
-    resolve(experiment.bayes, next(iter(setups.values())).fed)
+    fed = next(iter(setups.values())).fed
+    resolve(experiment.bayes, fed)
     for line in dict.fromkeys(line for setup in setups.values() for line in notes(setup)):
         note(line)
     for name in experiment.params.keys() - {method.split(":")[0] for method in experiment.methods}:
         note(f"options of {name} are set, but it is not among the algorithms")
-    if not overwrite:
-        left_out |= read_left_out(out)  # what diverged before would do so again
-    rows = _claim(experiment, [method for method in setups if method not in left_out], out, resume, overwrite)
-    if left_out:
-        files.write_json(out / "left-out.json", left_out)
-    if len(rows) == sum(method not in left_out for method in setups) * len(experiment.seeds):
-        files.write_json(out / "results.json", rows)  # a kill may have come between the last run and this
-        note(f"{out} holds this experiment already: nothing to do (--overwrite runs it again)")
-        return _some(rows, left_out)
-    with graceful() as stop, Bars(progress) as bars:
-        return _run(experiment, out, left_out, bars, stop)
+    with files.lock(files.make_folder(out) / ".lock", wait=0) as held:
+        if not held:
+            raise InputError(f"another process is at work in {out}")
+        if not overwrite:
+            left_out |= read_left_out(out)  # what diverged before would do so again
+        methods = [method for method in setups if method not in left_out]
+        rows = _claim(experiment, fed, methods, out, resume, overwrite)
+        if left_out:
+            files.write_json(out / "left-out.json", left_out)
+        if len(rows) == len(methods) * len(experiment.seeds):
+            files.write_json(out / "results.json", rows)  # a kill may have come between the last run and this
+            note(f"{out} holds this experiment already: nothing to do (--overwrite runs it again)")
+            return _some(rows, left_out)
+        with graceful() as stop, Bars(progress) as bars:
+            return _run(experiment, out, left_out, bars, stop)
 
 
 def _run(
@@ -131,7 +140,9 @@ def _folder(out: Path, method: str, seed: int) -> Path:
     return out / "runs" / f"{name}-seed{seed}"
 
 
-def _claim(experiment: Experiment, methods: list[str], out: Path, resume: bool, overwrite: bool) -> list[Row]:
+def _claim(
+    experiment: Experiment, fed: Federation, methods: list[str], out: Path, resume: bool, overwrite: bool
+) -> list[Row]:
     """Make `out` this experiment's folder; the rows of the runs that it has finished."""
     said = experiment.model_dump(mode="json", exclude={"name", "description"})
     marker = out / "experiment.json"
@@ -140,20 +151,30 @@ def _claim(experiment: Experiment, methods: list[str], out: Path, resume: bool, 
             path = out / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     if not marker.exists():
-        files.make_folder(out)
         taken = [name for name in OURS if (out / name).exists()]
         if taken:
             raise InputError(f"{out} holds {taken[0]} of something else: use another folder")
         files.write_json(marker, said)
+        _same_data(out / "data.json", fed)
         return []
     if files.read_json(marker) != said:
         raise InputError(f"{out} holds another experiment: use another folder, or --overwrite to replace it")
-    files.make_folder(out)
+    _same_data(out / "data.json", fed)
     found = [_folder(out, method, seed) / "result.json" for seed in experiment.seeds for method in methods]
     rows = [_row(path) for path in found if path.exists()]
     if len(rows) < len(found) and not resume:
         raise InputError(f"{out} holds this experiment, unfinished: --resume goes on, --overwrite starts anew")
     return rows
+
+
+def _same_data(path: Path, fed: Federation) -> None:
+    """Refuse data that have changed since; a folder of an older version has no such file, so it gets one."""
+    clusters = None if fed.clusters is None else fed.clusters.tolist()
+    found = {"fingerprint": fed.fingerprint, "clusters": clusters}
+    if not path.exists():
+        files.write_json(path, found)
+    elif files.read_json(path) != found:
+        raise InputError(f"{path.parent}: the data has changed since: use another folder, or --overwrite")
 
 
 def _row(path: Path) -> Row:

@@ -204,7 +204,7 @@ def one_hot(m: Tensor, M: int) -> Tensor:
 
 def vector(w: Models) -> Tensor:
     """Each model of the stack laid flat: [M, P]."""
-    return torch.cat([v.flatten(1) for v in w.values()], 1)
+    return torch.cat([v.reshape(len(v), -1) for v in w.values()], 1)
 
 
 def parted(w: Models, learnt: tuple[str, ...]) -> tuple[Models, Models]:

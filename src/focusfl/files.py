@@ -92,6 +92,10 @@ def lock(path: Path, wait: float = math.inf) -> Iterator[bool]:
                     yield False
                     return
                 time.sleep(0.05)
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                    raise
+                break  # a file system without locks: work alone there
         yield True
 
 

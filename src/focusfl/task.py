@@ -85,12 +85,26 @@ class Task:
         loss = -p.gather(-1, y.unsqueeze(-1)).squeeze(-1).clamp_min(1e-12).log()
         return Score(loss, (p.argmax(-1) == y).to(p.dtype))
 
+    def takes_one(self, x: Tensor) -> bool:
+        """Can it train on a batch of one example, x [1, ...]? Batch norm of plain vectors needs two."""
+        if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.network.modules()):
+            return True
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                self.outputs({k: v.clone() for k, v in self.weights().items()}, x, train=True)
+        except ValueError:
+            return False
+        return True
+
     def check(self, x: Tensor) -> None:
         """Does the network take such inputs and answer with one output per class?"""
         if not self.parameters:
             raise InputError("the model has no parameters to train")
         if any("/" in k for k in self.network.state_dict()):
             raise InputError("the model has a module with '/' in its name: rename it")
+        for name, m in self.network.named_modules():
+            if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats and m.momentum is None:
+                raise InputError(f"the model's {name or type(m).__name__} has momentum = None: give it a number")
         two = x[[0, 0]].to(next(self.network.parameters()).device)
         try:
             with torch.no_grad():
@@ -125,7 +139,7 @@ class Fresh:
         weights = travelling(network)
         spread = {k: v.std(correction=0) for k, v in weights.items() if k in learnt}
         if not any(spread.values()):  # constant tensors, all of them: take their size, or that of a usual start
-            spread = {k: weights[k].abs().max() or weights[k].shape[-1] ** -0.5 for k in spread}
+            spread = {k: weights[k].abs().max() or weights[k].shape[-1:].numel() ** -0.5 for k in spread}
         stack = {}
         for k, v in weights.items():
             stack[k] = v.unsqueeze(0).repeat(M, *[1] * v.dim())

@@ -83,10 +83,34 @@ def shrunk(x: Tensor, s: Tensor) -> Tensor:
 
 
 def widest(x: Tensor, s: Tensor, z: float) -> tuple[float, float]:
-    """max over pairs of x_e - x_f + z sqrt(s_e^2 + s_f^2), and sqrt(s_e^2 + s_f^2) / (s_e + s_f) there."""
-    e, f = x.argmax(), x.argmin()
-    for _ in range(3):
-        e = (x + z * torch.hypot(s, s[f])).argmax()
-        f = (x - z * torch.hypot(s, s[e])).argmin()
-    both = torch.hypot(s[e], s[f])
-    return float(x[e] - x[f] + z * both), float(both / (s[e] + s[f]))
+    """max over pairs e != f of x_e - x_f + z sqrt(s_e^2 + s_f^2), and sqrt(s_e^2 + s_f^2) / (s_e + s_f) there.
+
+    >>> from torch import tensor
+    >>> round(widest(tensor([0.0, 5.0, -5.0]), tensor([10.0, 0.1, 0.1]), 1.96)[0], 1)  # agents 0 and 2, or 1 and 0
+    24.6
+    """
+    top, low = outer(x, s), outer(-x, s)
+    best, share = -torch.inf, 1.0
+    for e in top.split(max(1, ROOM // len(low))):
+        both = torch.hypot(s[e, None], s[low])
+        width = (x[e, None] - x[low] + z * both).masked_fill(e[:, None] == low, -torch.inf)
+        if width.max() > best:
+            best, share = float(width.max()), float((both / (s[e, None] + s[low])).flatten()[width.argmax()])
+    return best, share
+
+
+def outer(x: Tensor, s: Tensor) -> Tensor:
+    """Who may be the upper one of the widest pair: all but those that two others reach both in x and in s, for one
+    of the two is not the partner, and would do as well. Few, as a rule.
+
+    >>> from torch import tensor
+    >>> outer(tensor([4.0, 3.0, 2.0, 1.0]), tensor([1.0, 1.0, 1.0, 2.0]))
+    tensor([0, 3, 1])
+    """
+    left, found = x.argsort(descending=True, stable=True), []
+    for _ in range(2):
+        before = torch.cat([s.new_tensor([-torch.inf]), s[left].cummax(0).values[:-1]])
+        beyond = s[left] > before
+        found.append(left[beyond])
+        left = left[~beyond]
+    return torch.cat(found)

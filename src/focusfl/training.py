@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from focusfl import checkpoint
+from focusfl.answers import answers
 from focusfl.core import Algorithm, State
 from focusfl.data.federation import Federation
 from focusfl.device import bf16_units
@@ -77,6 +78,7 @@ class Setup:
         train, presence = train or fed.recipe.train, Presence.of(joins, leaves, fed.E, rounds)
         setup = Setup(algorithm, fed, model, train, rounds, seed, engine, fraction, device, precision, presence)
         setup.task.check(fed.training.x)
+        _check_batches(setup)
         w = {k: v.unsqueeze(0) for k, v in setup.task.weights().items()}
         with torch.no_grad():
             algorithm.check(w, fed.classes, fed.E, predictor(setup.task, fed.training.x[:2]))
@@ -118,7 +120,7 @@ class Setup:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of all of it. The model counts with its weights and its attributes."""
+        """sha256 of all of it. The model counts with its weights, its attributes and, if need be, its answers."""
         said: list[object] = [
             repr(self.algorithm),
             self.fed.fingerprint,
@@ -127,6 +129,7 @@ class Setup:
             self.seed,
         ]
         said += [self.runner.name, self.fraction, repr(self.task.network), self.task.attributes()]
+        said += answers(self.task.network, self.fed.training.x)
         said += ["bf16"] * self.bf16
         said += [repr(self.presence)] * (self.presence != EVERYBODY)
         digest = hashlib.sha256(json.dumps(said).encode())
@@ -188,17 +191,18 @@ def _rounds(
         cohort = plan.cohort(setup.seed, t, setup.fed.E, setup.fraction, there)
         _welcome(setup, server, states, t)
         with engine.threads():
-            answers = engine.round(algorithm, server, states, t, cohort)
-        who = torch.from_numpy(answers.cohort).to(setup.place)
-        server, dropped = algorithm.aggregate(server, answers.add, answers.each, who), answers.dropped
-        del answers  # the sums: the next round's need the room
+            found = engine.round(algorithm, server, states, t, cohort)
+        who = torch.from_numpy(found.cohort).to(setup.place)
+        server, dropped = algorithm.aggregate(server, found.add, found.each, who), found.dropped
+        del found  # the sums: the next round's need the room
         done, last = t + 1, t + 1 == setup.rounds
         took = time.perf_counter() - clock
         seconds += took
         scores = None
+        _check_finite(setup, done, {"server": server, "agents": states})
         if eval_every and (last or done % eval_every == 0):
             scores = evaluate(setup, server, states)
-        _check_finite(setup, done, {"server": server, "agents": states}, scores)
+            _check_finite(setup, done, {}, scores)
         if history is not None:
             pi = labels(algorithm, server, states, setup.fed.E)
             history.write(done, scores, pi, took, dropped)
@@ -253,7 +257,17 @@ def labels(algorithm: Algorithm, server: State, states: State, E: int) -> Tensor
     return torch.as_tensor(pi).cpu()
 
 
-def _check_finite(setup: Setup, t: int, state: State, scores: Scores | None) -> None:
+def _check_batches(setup: Setup) -> None:
+    """Batches of one example alone, where the network does not take such: at the end of an epoch they are joined
+    to the batch before (engines/serial.py), but there may be none."""
+    batch, rows = setup.train.batch, setup.fed.training
+    small = (rows.sizes == 1).nonzero().flatten().tolist()
+    if (small or batch == 1) and not setup.task.takes_one(rows.x[:1]):
+        why = f"agent {small[0]} has one training example" if small else "train.batch = 1"
+        raise InputError(f"{why}, and the model's batch norm cannot train on one alone: it needs 2 or more")
+
+
+def _check_finite(setup: Setup, t: int, state: State, scores: Scores | None = None) -> None:
     bad = [k for k, v in flatten(state).items() if not torch.isfinite(v).all()]
     if scores is not None and not torch.isfinite(scores.loss).all():
         bad.append(f"the loss of agent {int((~torch.isfinite(scores.loss)).nonzero()[0])}")

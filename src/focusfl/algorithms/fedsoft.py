@@ -56,7 +56,7 @@ class FedSoft(Algorithm):
         return {"c": clustered_start(networks, self.M, self.init)}
 
     def enroll(self, server: State) -> State:
-        u = torch.full((self.M,), 1 / self.M)
+        u = torch.full((self.M,), 1 / self.M, device=next(iter(server["c"].values())).device)
         return {"theta": _mixed(server["c"], u), "u": u}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:

@@ -97,9 +97,9 @@ class Focus(Algorithm):
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         w, log_pi = server["w"], live.labels(server, state)
-        far = log_pi < (math.log(self.prune) - 20 if self.prune else -math.inf)
-        losses = agent.losses(w, rough=far)
-        log_pi = e_step(self.forget * log_pi, losses)  # E step, eq. 8
+        limit = math.log(self.prune) - 20 if self.prune else -math.inf
+        losses = agent.losses(w, rough=log_pi < limit)
+        log_pi = not_above(limit, log_pi < limit, e_step(self.forget * log_pi, losses))  # E step, eq. 8
         pi = log_pi.exp()
         theta = agent.sgd(w, only=pi > self.prune)  # M step, eqs. 4-5
         share = pi * agent.n if self.weight_by_n else pi
@@ -109,7 +109,7 @@ class Focus(Algorithm):
             return state, Upload(add=votes, each={"theta": theta, "share": share, **sketch})
         if self.robust == "clip":
             theta, length = robust.shortened(server["w"], theta, server["bound"][live.which(server)], agent.learnt)
-            votes |= {"lengths": robust.histogram(length, share)}
+            votes |= {"lengths": robust.histogram(length, share * (pi > self.prune))}  # of those that trained it
         return state, Upload(add={"theta": scale_(theta, share), "pi": share, **votes}, each=sketch)
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
@@ -138,7 +138,8 @@ class Focus(Algorithm):
         view = live.view(server, torch.tensor(0))
         losses = agent.losses(view["w"])
         log_pi = e_step(torch.zeros_like(losses), losses)  # from pi = 1/M
-        return view, live.kept(view, self.enroll(server), log_pi)
+        state = {k: v.to(losses.device) for k, v in self.enroll(server).items()}
+        return view, live.kept(view, state, log_pi)
 
     def _sketch(self, server: State, theta: Models, agent: Agent) -> State:
         """How this agent would change the shared model; until the agents are parted."""
@@ -150,3 +151,10 @@ class Focus(Algorithm):
 def e_step(log_pi: Tensor, losses: Tensor) -> Tensor:
     """Eq. 8 in logs: pi_m <- pi_m exp(-loss_m) / sum. A label may fall to 1e-300 and come back."""
     return torch.log_softmax(log_pi - losses, dim=-1)
+
+
+def not_above(limit: float, far: Tensor, log_pi: Tensor) -> Tensor:
+    """A label that was judged roughly comes back to just above `limit`: the next round judges it on everything."""
+    others = torch.where(far, -math.inf, log_pi).logsumexp(-1, keepdim=True)
+    held = torch.log_softmax(torch.where(far, log_pi.minimum(others + limit + 1), log_pi), dim=-1)
+    return torch.where(far.any(-1, keepdim=True), held, log_pi)

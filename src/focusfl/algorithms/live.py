@@ -6,6 +6,7 @@ server  {"w": [m, ...]}                            the models in use: one before
         {"given": [E, M]}                          first labels, in logs
         {"heard": [H], "sketches": [H, 256]}       who sent which sketch so far (-1: nobody), until the split;
                                                    during the warm-up: agent e's is at e, the sum over the rounds
+        {"times": [H]}                             of how many rounds
 agent   {"told": []}                               has it taken its first label? (0, 1)
 
 Other starts have none of it; then all clusters are in use, and labels stay as they are.
@@ -37,6 +38,7 @@ def begin(w: Models, E: int, M: int) -> State:
         "given": torch.zeros(E, M),
         "heard": torch.full((H,), -1),
         "sketches": torch.zeros(H, split.SIZE),
+        "times": torch.zeros(H),
     }
 
 
@@ -44,13 +46,14 @@ def view(server: State, e: Tensor) -> State:
     """What agent e receives: the models, and its own first label."""
     if "live" not in server:
         return server
-    seen = {k: v for k, v in server.items() if k not in ("heard", "sketches")}
+    seen = {k: v for k, v in server.items() if k not in ("heard", "sketches", "times")}
     return {**seen, **row({"given": server["given"]}, e)}
 
 
 def which(server: State) -> Tensor:
     if "live" not in server:
-        return torch.arange(len(next(iter(server["w"].values()))))
+        first = next(iter(server["w"].values()))
+        return torch.arange(len(first), device=first.device)
     return torch.as_tensor(server["live"]).nonzero().flatten()
 
 
@@ -89,9 +92,14 @@ def asks(server: State) -> bool:
 def listen(server: State, before: Models, sketches: Tensor, cohort: Tensor, warmup: int, M: int | None) -> State:
     """Keep these sketches; after the warm-up, with those of enough agents, part them.
 
-    By the last update, where all sent it and it shows clear groups; else by the sum over the warm-up.
+    By the last update, where all sent it and it shows clear groups; else by the mean over the warm-up. One cluster
+    has nobody to part, and of updates that are not finite nothing can be said.
     """
     E, H = len(server["given"]), len(server["heard"])
+    if not bool(torch.isfinite(sketches).all()):
+        return server
+    if len(server["live"]) == 1:
+        return part(server, sketches, cohort, 1)
     if int(server["t"]) <= warmup and E == H and len(cohort) >= ENOUGH * E:
         server = add_up(server, sketches, cohort)
     if int(server["t"]) < warmup:
@@ -102,7 +110,8 @@ def listen(server: State, before: Models, sketches: Tensor, cohort: Tensor, warm
     last = split.bounded(sketches)
     if len(cohort) == int(known.sum()) and split.sharpness(last, M) >= CLEAR:
         return part(server, last, cohort, M)
-    return part(server, server["sketches"][known], server["heard"][known], M)
+    means = server["sketches"][known] / server["times"][known].unsqueeze(1)
+    return part(server, means, server["heard"][known], M)
 
 
 def add_up(server: State, sketches: Tensor, cohort: Tensor) -> State:
@@ -112,11 +121,13 @@ def add_up(server: State, sketches: Tensor, cohort: Tensor) -> State:
     apart = apart - apart.mean(0)
     apart = (apart / torch.linalg.matrix_norm(apart).clamp_min(1e-30)).to(server["sketches"])
     sums = server["sketches"].index_add(0, cohort, apart)
-    return {**server, "heard": server["heard"].index_copy(0, cohort, cohort), "sketches": sums}
+    times = server["times"].index_add(0, cohort, torch.ones_like(apart[:, 0]))
+    return {**server, "heard": server["heard"].index_copy(0, cohort, cohort), "sketches": sums, "times": times}
 
 
 def wait(server: State, before: Models, sketches: Tensor, cohort: Tensor, warmup: int, M: int | None) -> State:
-    """Few agents a round: part them when enough are heard. An agent heard twice counts with its last.
+    """Few agents a round: part them when enough are heard, or when half of all came and none of them is new: the
+    others are away. An agent heard twice counts with its last.
 
     Until then the shared model stays as it was `before` this round: sketches compare only if all are of one model.
     """
@@ -124,7 +135,8 @@ def wait(server: State, before: Models, sketches: Tensor, cohort: Tensor, warmup
     who = torch.cat([cohort, server["heard"][others]])
     said = torch.cat([sketches, server["sketches"][others].to(sketches)])
     E, H = len(server["given"]), len(server["heard"])
-    if len(who) >= min(ENOUGH * E, ROOM) or int(server["t"]) >= warmup + PATIENCE:
+    all_here = len(who) == int((server["heard"] >= 0).sum()) and 2 * len(cohort) >= E
+    if len(who) >= min(ENOUGH * E, ROOM) or all_here or int(server["t"]) >= warmup + PATIENCE:
         return part(server, split.bounded(said), who, M)
     heard, room = torch.full_like(server["heard"], -1), torch.zeros_like(server["sketches"])
     heard[: len(who)], room[: len(who)] = who[:H], said[:H]
@@ -140,5 +152,6 @@ def part(server: State, sketches: Tensor, who: Tensor, M: int | None) -> State:
     live = (torch.arange(slots, device=group.device) < M).long()
     given = server["given"].index_copy(0, who, SURE * one_hot(group, slots))
     w = {k: v.expand(M, *v.shape[1:]).clone() for k, v in server["w"].items()}
-    freed = {"heard": torch.full_like(server["heard"], -1), "sketches": torch.zeros_like(server["sketches"])}
+    freed = {k: torch.zeros_like(server[k]) for k in ("sketches", "times")}
+    freed["heard"] = torch.full_like(server["heard"], -1)
     return {**server, **freed, "w": w, "live": live, "given": given, "parted": server["t"].clone()}

@@ -24,7 +24,7 @@ BINS, FINE, LEAST = 128, 2, -40  # of the histogram: lengths from 2^-40 to 2^24,
 def shortened(w: Models, theta: Models, bound: Tensor, learnt: tuple[str, ...]) -> tuple[Models, Tensor]:
     """theta with updates no longer than bound_m, and how long they were, [M]."""
     update = {k: theta[k] - w[k] for k in learnt}
-    length = sum((u.square().flatten(1).sum(1) for u in update.values()), torch.zeros_like(bound)).sqrt()
+    length = sum((u.square().reshape(len(u), -1).sum(1) for u in update.values()), torch.zeros_like(bound)).sqrt()
     by = (bound / length.clamp_min(1e-30)).clamp(max=1)
     short = {k: w[k] + u * by.reshape(-1, *(1,) * (u.dim() - 1)) for k, u in update.items()}
     return theta | short, length

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from focusfl.core import Data
 from focusfl.data.check import as_data, check_agents, check_clusters
-from focusfl.errors import InputError
+from focusfl.errors import InputError, require
 from focusfl.train import Train
 
 
@@ -120,6 +120,7 @@ class Federation:
         classes   how many; by default the largest label plus one. Labels that are not whole numbers: regression
         tokens    x holds whole numbers for an embedding and stays so; else it becomes float32
         """
+        require("seed", seed, seed >= 0, "0 or more")
         data = [as_data(f"agent {e}", pair, tokens) for e, pair in enumerate(agents)]
         if isinstance(test, float | int | np.floating):
             if not 0 < test < 1:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from focusfl.core import Data
 from focusfl.data.federation import Federation, Recipe, Rows
-from focusfl.data.readers import READERS, Part, csv_rows, entries, read_file, read_images, size
+from focusfl.data.readers import READERS, Part, csv_rows, entries, plain, read_file, read_images, readable, size
 from focusfl.errors import InputError, nearest, require
 from focusfl.models import mlp
 from focusfl.train import Train
@@ -30,10 +30,20 @@ MOST_CLASSES = 10_000
 
 @dataclass(frozen=True)
 class Folder(Federation):
-    """With the names that the folder gave."""
+    """With the names that the folder gave, and how its features were scaled."""
 
     agents: tuple[str, ...] = ()  # [E]
     labels: tuple[str, ...] = ()  # [classes] where they are words
+    columns: tuple[str, ...] = ()  # of a table: the features in order
+    mean: Tensor | None = None  # of a feature, over all training data; None: not scaled
+    deviation: Tensor | None = None  # 1 where the feature is constant
+
+    def scaled(self, x: Any) -> Tensor:
+        """Raw values [n, ...] as the models were trained on; new data must pass here before `result.predict`."""
+        raw: Tensor = torch.as_tensor(x, dtype=torch.float32)
+        if self.mean is None or self.deviation is None:
+            return raw
+        return (raw - self.mean.to(raw.device)) / self.deviation.to(raw.device)
 
 
 def folder(
@@ -54,6 +64,7 @@ def folder(
     scale        bring each feature to mean 0 and deviation 1 over all agents' training data
     encode       texts -> [n, d]; by default frozen sentence embeddings
     """
+    require("data.seed", seed, seed >= 0, "0 or more")
     require("data.test", test, 0 < test < 1, "a share between 0 and 1")
     require("data.hidden", hidden, hidden is None or hidden >= 0, "0 or more")
     found = _agents(root := Path(path).expanduser())
@@ -71,11 +82,11 @@ def folder(
         for name, own in zip(found, held, strict=True)
     ]
     training, testing = Rows.join([a for a, _ in pairs]), Rows.join([b for _, b in pairs])
-    if scale:
-        training, testing = _scaled(training, training), _scaled(testing, training)
     classes = None if y[0].is_floating_point() else max(2, *(1 + int(labels.max()) for labels in y))
     recipe = _recipe(training.x[0].numel(), hidden, classes)
-    return Folder(root.resolve().name, training, testing, classes, clusters, None, recipe, tuple(found), names)
+    said = readable(root.resolve().name), training, testing, classes, clusters, None, recipe
+    fed = Folder(*said, tuple(found), names, parts[0].columns if parts[0].kind == "a table" else ())
+    return _scaled(fed) if scale else fed
 
 
 def _recipe(features: int, hidden: int | None, classes: int | None) -> Recipe:
@@ -90,7 +101,7 @@ def _agents(root: Path) -> dict[str, Path]:
         raise InputError(f"{root}: no such folder (data.path)")
     found: dict[str, Path] = {}
     for place in (p for p in entries(root, root) if p.name != "clusters.csv"):
-        name = place.name if place.is_dir() else place.stem
+        name = readable(place.name if place.is_dir() else place.stem)
         if not place.is_dir() and place.suffix.lower() not in READERS:
             raise InputError(f"{place}: unexpected; expected a sub-folder or a {FILES} per agent")
         if name in found:
@@ -183,13 +194,15 @@ def number_labels(parts: list[Part]) -> tuple[list[Tensor], tuple[str, ...]]:
 def _value(label: Any) -> Any:
     """A number where it can be read as one; nothing at all is NaN.
 
-    >>> [_value(label) for label in ("3", "2.5", "cat", 4, True, None)]
-    [3, 2.5, 'cat', 4, 1, nan]
+    >>> [_value(label) for label in ("3", " 2.5", "cat ", "1_2", 4, True, None)]
+    [3, 2.5, 'cat', '1_2', 4, 1, nan]
     """
-    for kind in (int, float) if isinstance(label, str) else ():
-        with suppress(ValueError):
-            return kind(label)
-    if label is None or isinstance(label, (str, float)):
+    if isinstance(label, str):
+        for kind in (int, float):
+            with suppress(ValueError):
+                return plain(kind, label)
+        return label.strip()
+    if label is None or isinstance(label, float):
         return float("nan") if label is None else label
     return int(label) if isinstance(label, int) else str(label)
 
@@ -199,15 +212,22 @@ def split(data: Data, share: float, seed: int, agent: str, path: Path) -> tuple[
     n = len(data.y)
     if n < 2:
         raise InputError(f"{path}: {n} example cannot be split into training and test; give it more")
-    order = torch.from_numpy(np.random.default_rng([seed, zlib.crc32(agent.encode())]).permutation(n))
+    name = zlib.crc32(agent.encode(errors="surrogateescape"))  # any name that the disk has
+    order = torch.from_numpy(np.random.default_rng([seed, name]).permutation(n))
     held = min(max(round(n * share), 1), n - 1)
     rest, out = order[held:].sort().values, order[:held].sort().values
     return Data(data.x[rest], data.y[rest]), Data(data.x[out], data.y[out])
 
 
-def _scaled(rows: Rows, training: Rows) -> Rows:
-    mean, deviation = training.x.mean(0), training.x.std(0, correction=0)
-    return Rows((rows.x - mean) / torch.where(deviation > 0, deviation, 1), rows.y, rows.at)
+def _scaled(fed: Folder) -> Folder:
+    """Of a constant feature the deviation need not be 0: rounding makes it tiny. Its values say it better."""
+    x = fed.training.x
+    least, constant = x.amin(0), x.amin(0) == x.amax(0)
+    mean = torch.where(constant, least, x.mean(0))
+    deviation = torch.where(constant, 1, x.std(0, correction=0))
+    fed = replace(fed, mean=mean, deviation=deviation)
+    training, testing = (Rows(fed.scaled(rows.x), rows.y, rows.at) for rows in (fed.training, fed.testing))
+    return replace(fed, training=training, testing=testing)
 
 
 def _clusters(path: Path, agents: list[str]) -> Tensor | None:

@@ -7,10 +7,10 @@ import importlib
 import zipfile
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from focusfl.errors import InputError, nearest
 
 MODES = {"1": "L", "L": "L", "LA": "L", "RGB": "RGB", "RGBA": "RGB", "P": "RGB", "CMYK": "RGB"}
+N = TypeVar("N", int, float)
 IMAGES = (".png", ".jpg", ".jpeg")
 
 
@@ -60,7 +61,7 @@ def read_csv(path: Path, label: str, text: str) -> list[Part]:
             texts.append(cells[at[0]])
             continue
         try:
-            values.extend([float(cells[j]) for j in at])
+            values.extend([plain(float, cells[j]) for j in at])
         except ValueError:
             values.extend([_number(cells[j], part.at(len(y) - 1, header[j]), text) for j in at])
     x = texts if kind == "text" else np.frombuffer(values).reshape(len(y), len(at))
@@ -153,7 +154,7 @@ def read_images(folder: Path, root: Path) -> Part:
     stack = np.asarray(x, np.float32)
     stack /= 255
     places = [file.relative_to(folder) for file in files]
-    return Part(folder, "images", stack, [file.parent.name for file in files], places)
+    return Part(folder, "images", stack, [readable(file.parent.name) for file in files], places)
 
 
 def _image_files(folder: Path, root: Path) -> list[Path]:
@@ -223,10 +224,26 @@ def _columns(path: Path, header: Sequence[str], label: str, text: str) -> tuple[
     return ("text" if text in features else "a table"), features
 
 
+def plain(kind: Callable[[str], N], cell: str) -> N:
+    """The number in a cell; 1_000 is one in Python alone, and a word here.
+
+    >>> plain(int, "12"), plain(float, "1e3")
+    (12, 1000.0)
+    """
+    if "_" in cell:
+        raise ValueError(cell)
+    return kind(cell)
+
+
+def readable(text: str) -> str:
+    """A name from the disk, or a text with such names, as it can be printed: bytes that are no UTF-8 as \\xfc."""
+    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
 def _number(cell: str, where: str, text: str) -> float:
     """An empty cell is NaN, which is refused later."""
     try:
-        return float(cell) if cell.strip() else float("nan")
+        return plain(float, cell) if cell.strip() else float("nan")
     except ValueError as error:
         short = cell if len(cell) < 40 else cell[:37] + "..."
         raise InputError(f"{where}: {short!r} is not a number (a column of text alone: data.text)") from error

@@ -43,6 +43,7 @@ def yelp_imdb(
 
     The sources that the Yelp reviews were gathered from, and the labels, are mixed evenly over the agents.
     """
+    require("data.seed", seed, seed >= 0, "0 or more")
     require("data.yelp_agents", yelp_agents, 1 <= yelp_agents <= 1000, "from 1 to 1000")
     require("data.imdb_agents", imdb_agents, 1 <= imdb_agents <= 1000, "from 1 to 1000")
     require("data.mode", mode, mode in ("frozen", "tuned"), "frozen or tuned")

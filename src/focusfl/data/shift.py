@@ -58,6 +58,7 @@ def feature_noise(fed: Federation, agents: Sequence[int], sigma: float, seed: in
 def unequal(fed: Federation, ratio: float, seed: int = 0) -> Federation:
     """Unequal sizes: agents keep shares of their training data evenly spaced in logs, 1 to 1/ratio, shuffled."""
     require("shift.ratio", ratio, ratio >= 1, "1 or more")
+    _seed(seed)
     rng = np.random.default_rng([seed, 11])
     shares = rng.permutation(np.geomspace(1, 1 / ratio, fed.E))
     parts = []
@@ -83,10 +84,11 @@ def dirichlet(fed: Federation, alpha: float, seed: int = 0) -> Federation:
     """Label skew: within each true cluster the examples are dealt out anew, class by class, with Dirichlet(alpha)
     shares (Hsu et al. 2019). Small alpha: an agent sees few classes. Training and test follow the same shares."""
     require("shift.alpha", alpha, alpha > 0, "a positive number")
+    _seed(seed)
     classes = _classes(fed)
     rng = np.random.default_rng([seed, 12])
     groups = torch.zeros(fed.E, dtype=torch.long) if fed.clusters is None else fed.clusters
-    shares = rng.dirichlet([alpha] * fed.E, classes)  # [classes, E]
+    shares = _some(rng.dirichlet([alpha] * fed.E, classes), groups, seed)  # [classes, E]
     training, testing = (_deal(rows, groups, shares, rng) for rows in (fed.training, fed.testing))
     return replace(fed, name=f"{fed.name}+dirichlet", training=training, testing=testing)
 
@@ -100,6 +102,16 @@ SHIFTS: dict[str, Callable[..., Federation]] = {
     "duplicates": duplicates,
     "dirichlet": dirichlet,
 }
+
+
+def _some(shares: Any, groups: Tensor, seed: int) -> Any:
+    """Where all shares of a class within a cluster are 0, as small alphas make them, one member gets it all."""
+    rng = np.random.default_rng([seed, 14])  # of its own: where nothing is 0, nothing else changes
+    for g in groups.unique().tolist():
+        members = (groups == g).nonzero().flatten().numpy()
+        for c in (shares[:, members].sum(1) == 0).nonzero()[0]:
+            shares[c, rng.choice(members)] = 1
+    return shares
 
 
 def _deal(rows: Rows, groups: Tensor, shares: Any, rng: np.random.Generator) -> Rows:
@@ -132,6 +144,7 @@ def _few(
     """Some agents with the rows that `repeat` makes of n drawn ones and of how many there were."""
     _known(fed, agents)
     whole("shift.n", n, 1)
+    _seed(seed)
     parts = []
     for e in range(fed.E):
         data = fed.train(e)
@@ -141,6 +154,10 @@ def _few(
             data = Data(data.x[rows], data.y[rows])
         parts.append(data)
     return replace(fed, name=f"{fed.name}+{name}", training=Rows.join(parts))
+
+
+def _seed(seed: int) -> None:
+    require("shift.seed", seed, seed >= 0, "0 or more")
 
 
 def _known(fed: Federation, agents: Sequence[int]) -> None:
@@ -157,6 +174,7 @@ def _worse(
 ) -> Federation:
     """Change some agents' training and test data, and give them clusters of their own."""
     _known(fed, agents)
+    _seed(seed)
 
     def changed(rows: Rows, split: int) -> Rows:
         rng = [np.random.default_rng([seed, 10, split, e]) for e in range(fed.E)]

@@ -155,7 +155,8 @@ def _gradient(task: Task, w: Weights, x: Tensor, y: Tensor, share: Tensor, freez
         leaves = {k: w[k].detach().requires_grad_() for k in task.parameters if k not in freeze}
         out = vmap(partial(task.outputs, train=True))({**w, **leaves}, x)
         loss = (task.example_losses(out, y) * share).sum()
-        return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)  # 0 where not used
+        return dict(zip(leaves, grads, strict=True))
 
 
 def _spread(v: Tensor, axis: int | None, C: int) -> Tensor:

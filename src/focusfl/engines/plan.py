@@ -83,6 +83,21 @@ def batches(seed: int, t: int, agents: Ints, n: Ints, train: Train) -> Plan:
     return Plan(rows, size)
 
 
+def joined(steps: list[Ints]) -> list[Ints]:
+    """Where one example alone cannot be trained on: such a batch, the last of its epoch, joins the one before.
+
+    >>> [step.tolist() for step in joined([np.array([3, 1]), np.array([2]), np.array([1, 2]), np.array([3])])]
+    [[3, 1, 2], [1, 2, 3]]
+    """
+    out: list[Ints] = []
+    for rows in steps:
+        if len(rows) == 1 and out:
+            out[-1] = np.concatenate([out[-1], rows])
+        else:
+            out.append(rows)
+    return out
+
+
 def _keys(seed: int, t: int, agents: Ints, stream: int, n: int) -> NDArray[np.uint64]:
     """A 64-bit random number for each (agent, i), i < n: splitmix64 over (seed, t, stream, e, i)."""
     with np.errstate(over="ignore"):

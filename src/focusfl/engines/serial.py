@@ -131,7 +131,8 @@ class SerialAgent:
             else:
                 share = weights if weights is None or rows is None else weights[rows]
                 leaves, loss = self._training_loss(model, batch, share, freeze)
-            grad = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+            grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)  # 0 where not used
+            grad = dict(zip(leaves, grads, strict=True))
             if pull is not None:
                 grad = {p: g + pull.strength * (model[p] - pull.to[p][m]) for p, g in grad.items()}
             optimiser.step(model, grad)
@@ -139,7 +140,8 @@ class SerialAgent:
     @cached_property
     def _whole(self) -> Data:
         """All examples, as a full-batch step takes them."""
-        return Data(self.data.x.bfloat16(), self.data.y) if self.task.bf16 else self.data
+        x, y = self.data
+        return Data(x.bfloat16(), y) if self.task.bf16 and x.is_floating_point() else self.data
 
     def _batches(self) -> Iterator[tuple[Data, Tensor | None]]:
         """The examples of each step, and which rows they are; None: all."""
@@ -148,8 +150,10 @@ class SerialAgent:
             yield from [(self._whole, None)] * plan.steps(self.train, n)
             return
         made = plan.batches(self.seed, self.t, np.array([self.e]), np.array([n]), self.train)
-        for k in range(made.size.shape[1]):
-            rows = torch.from_numpy(made.step(0, k)).to(self.data.y.device)
+        steps = [made.step(0, k) for k in range(made.size.shape[1])]
+        if any(len(rows) == 1 for rows in steps) and not self.task.takes_one(self.data.x[:1]):
+            steps = plan.joined(steps)
+        for rows in (torch.from_numpy(step).to(self.data.y.device) for step in steps):
             yield Data(self.data.x[rows], self.data.y[rows]), rows
 
     def _forward(self, w: Models, m: int) -> tuple[Weights, Weights, Tensor]:

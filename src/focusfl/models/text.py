@@ -32,7 +32,8 @@ def text_classifier(
     require("dropout", dropout, 0 <= dropout < 1, "from 0 to below 1")
     where = find(encoder)
     if pooling == "auto":
-        pooling = "mean" if isinstance(where, Path) and (where / "1_Pooling").is_dir() else "cls"
+        means = encoder is None or (isinstance(where, Path) and (where / "1_Pooling").is_dir())  # MiniLM does
+        pooling = "mean" if means else "cls"
     body = load_encoder(where)
     for layer in body.modules():
         if isinstance(layer, nn.Dropout):

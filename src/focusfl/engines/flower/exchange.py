@@ -54,9 +54,11 @@ class Exchange:
         asked = {e: self.roll.message("query.best", node, 0) for e, node in self.roll.nodes.items()}
         for message in asked.values():
             message.metadata.ttl = long + 60
+        alone = f"{len(asked)} agents now train alone, {self.roll.rounds} rounds each, for their best loss"
+        self.roll.say(f"{alone}: waiting up to {long:g} s for the last (best = none does without)")
         replies = list(self.roll.grid.send_and_receive(list(asked.values()), timeout=long)) if asked else []
         found = torch.full((self.roll.E,), torch.nan)
-        answers, dropped = self._sorted(np.arange(self.roll.E), asked, replies)
+        answers, dropped = self._sorted(np.arange(self.roll.E), asked, replies, long)
         for e, answer in answers.items():
             try:
                 found[e] = _number(answer.metric_records.get("scores", MetricRecord()).get("loss"))
@@ -123,7 +125,7 @@ class Exchange:
         for e, answer in answers.items():
             found = answer.metric_records.get("scores", MetricRecord())
             try:
-                numbers = [_number(found.get("loss"))] + [_number(found.get("acc"))] * (classes is not None)
+                numbers = [_number(found.get(name)) for name in ("loss", "acc")[: 1 if classes is None else 2]]
                 own = [] if pi is None else _numbers(found.get("label"), pi.shape[1])
             except Refused as why:
                 dropped[e] = one_line(str(why))
@@ -140,12 +142,12 @@ class Exchange:
         return list(self.roll.grid.send_and_receive(list(asked.values()), timeout=self.roll.timeout))
 
     def _sorted(
-        self, agents: Ints, asked: dict[int, Message], replies: Iterable[Message]
+        self, agents: Ints, asked: dict[int, Message], replies: Iterable[Message], waited: float | None = None
     ) -> tuple[dict[int, RecordDict], dict[int, str]]:
         """The answers, and why others gave none; each by agent."""
         good: dict[int, RecordDict] = {}
         bad = {e: "it is not connected" for e in agents.tolist() if e not in asked}
-        for e, answer in told(asked, replies, self.roll.timeout).items():
+        for e, answer in told(asked, replies, waited or self.roll.timeout).items():
             if isinstance(answer, str):
                 bad[e] = answer
             elif "lost" in answer.config_records:

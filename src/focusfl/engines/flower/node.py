@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from focusfl.task import Fresh, Task
 from focusfl.train import Train
 from focusfl.tree import tree_map
 
+SAY = logging.getLogger("focusfl")
 STAGES = ("keys", "shares", "masked", "reveal")  # of a secure sum
 
 
@@ -42,35 +44,52 @@ class Job:
     classes: int | None
     open: bool = False  # in a simulation: shows its state and takes it back, so that a run can be resumed
     secure: bool = False  # its upload goes out masked or not at all, and its label stays here
+    columns: str = ""  # digest of the names of a table's columns, which all nodes must have in common
 
 
 def client(job_of: Callable[[Context], Job]) -> ClientApp:
     """The ClientApp. `job_of` is called for every message."""
     app = ClientApp()
 
+    def node(message: Message, context: Context) -> Node:
+        number(context)  # first, so that a node without one is told so
+        return Node(_quietly(job_of, context), message, context)
+
     @app.query("enroll")
     def _(message: Message, context: Context) -> Message:
-        return Message(Node(job_of(context), message, context).enroll(), reply_to=message)
+        return Message(node(message, context).enroll(), reply_to=message)
 
     @app.train()
     def _(message: Message, context: Context) -> Message:
-        return Message(Node(job_of(context), message, context).train(), reply_to=message)
+        return Message(node(message, context).train(), reply_to=message)
 
     for stage in STAGES:
 
         @app.train(stage)
         def _(message: Message, context: Context, stage: str = stage) -> Message:
-            return Message(Node(job_of(context), message, context).masked(stage, context), reply_to=message)
+            return Message(node(message, context).masked(stage, context), reply_to=message)
 
     @app.evaluate()
     def _(message: Message, context: Context) -> Message:
-        return Message(Node(job_of(context), message, context).evaluate(), reply_to=message)
+        return Message(node(message, context).evaluate(), reply_to=message)
 
     @app.query("best")
     def _(message: Message, context: Context) -> Message:
-        return Message(Node(job_of(context), message, context).best(), reply_to=message)
+        return Message(node(message, context).best(), reply_to=message)
 
     return app
+
+
+def _quietly(job_of: Callable[[Context], Job], context: Context) -> Job:
+    """Flower sends the server what a ClientApp raises, and a message about data may quote a cell or a label: it
+    stays in this node's log."""
+    try:
+        return job_of(context)
+    except Refused:  # our own words
+        raise
+    except Exception:
+        SAY.exception("this node's data cannot be used")
+    raise Refused("this node's data cannot be used; its own log says why")
 
 
 class Node:
@@ -94,12 +113,13 @@ class Node:
 
     def enroll(self) -> RecordDict:
         """Take the first state, unless this run is remembered here; say who this is."""
+        self.task.check(self.job.training.x)  # else training fails on a label, and torch's message says which
         known = self.memory.recall(self.t)
         if self.begin or known is None:
             self.memory.keep(self.t - 1, {}, to_tree(self.content, "state"))
         job = self.job
         said: dict[str, Any] = {"agent": self.e, "n": len(job.training.y)}
-        said["job"] = agreed(job.algorithm, job.train, job.secure)
+        said |= {"job": agreed(job.algorithm, job.train, job.secure), "columns": job.columns}
         said |= {"classes": -1 if job.classes is None else job.classes, "anew": self.begin or known is None}
         return RecordDict({"hello": ConfigRecord(said)})
 

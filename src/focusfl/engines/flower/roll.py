@@ -14,7 +14,7 @@ from focusfl.core import Algorithm, State
 from focusfl.engines.flower.wire import Refused, to_arrays
 from focusfl.train import Train
 
-FIRST = 120.0  # seconds for the first answer: a node may still be loading its libraries
+FIRST = 120.0  # seconds at least, and `wait`, for the first answer: a node loads its libraries and data
 
 
 class Later(Refused):
@@ -43,6 +43,7 @@ class Roll:
     secure: bool = False
     nodes: dict[int, int] = field(default_factory=dict)  # agent: node id
     refused: dict[int, str] = field(default_factory=dict)  # node id: why it is not an agent
+    columns: tuple[int, str] | None = None  # the first agent, and the digest of its columns' names
 
     def gather(self, t: int, first: State, begin: bool, wait: float = 60.0) -> None:
         """Call the nodes that are new; wait until all E agents are there, or `wait` seconds have passed."""
@@ -53,17 +54,17 @@ class Roll:
             self.refused = {node: why for node, why in self.refused.items() if node in here}
             new = here - set(self.nodes.values()) - set(self.refused)
             if new:
-                self._enroll(new, t, first, begin)
+                self._enroll(new, t, first, begin, max(FIRST, wait))
             if len(self.nodes) >= self.E or time.monotonic() > until:
                 return
             time.sleep(0.5)
 
-    def _enroll(self, new: set[int], t: int, first: State, begin: bool) -> None:
+    def _enroll(self, new: set[int], t: int, first: State, begin: bool, long: float) -> None:
         """Send the first state to nodes not heard of yet, and learn which agents they are."""
         state = to_arrays(first)
         asked = {node: self.message("query.enroll", node, t, {"state": state}, begin) for node in sorted(new)}
-        replies = self.grid.send_and_receive(list(asked.values()), timeout=FIRST)
-        for node, answer in told(asked, replies, FIRST).items():
+        replies = self.grid.send_and_receive(list(asked.values()), timeout=long)
+        for node, answer in told(asked, replies, long).items():
             try:
                 e = self._hello(answer, t)
             except Later as why:  # asked again the next time
@@ -89,6 +90,12 @@ class Roll:
         classes = -1 if self.classes is None else self.classes
         if hello.get("classes") != classes or not isinstance(n, int) or n < 1:
             raise Refused(f"it has {hello.get('classes')!r} classes and {n!r} examples; expected {classes} classes")
+        columns = hello.get("columns")  # a digest: the names themselves do not travel
+        first, wanted = self.columns or (e, columns)
+        if not isinstance(columns, str) or columns != wanted:
+            wish = "all nodes must have tables with the same column names, or none a table"
+            raise Refused(f"its columns differ from those of agent {first}: {wish}")
+        self.columns = first, columns
         if hello.get("anew") is True and t > 0:
             self.say(f"agent {e} comes late, or has lost its state: it begins anew")
         return e

@@ -33,6 +33,8 @@ class Mlp:
         ):
             return None
         named = list(network.named_children())
+        if len(named) != len(network):  # a layer that comes twice is named once
+            return None
         if named and type(named[0][1]) is nn.Flatten and (named[0][1].start_dim, named[0][1].end_dim) == (1, -1):
             flat, named = True, named[1:]
         kinds = [type(layer) for _, layer in named]
