@@ -104,3 +104,8 @@ def cache_root() -> Path:
     if named := os.environ.get("FOCUSFL_DATA"):
         return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "focusfl"
+
+
+def offline() -> bool:
+    """FOCUSFL_OFFLINE forbids every download."""
+    return os.environ.get("FOCUSFL_OFFLINE", "0") not in ("", "0")

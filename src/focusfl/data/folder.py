@@ -212,8 +212,7 @@ def split(data: Data, share: float, seed: int, agent: str, path: Path) -> tuple[
     n = len(data.y)
     if n < 2:
         raise InputError(f"{path}: {n} example cannot be split into training and test; give it more")
-    name = zlib.crc32(agent.encode(errors="surrogateescape"))  # any name that the disk has
-    order = torch.from_numpy(np.random.default_rng([seed, name]).permutation(n))
+    order = torch.from_numpy(np.random.default_rng([seed, zlib.crc32(agent.encode())]).permutation(n))
     held = min(max(round(n * share), 1), n - 1)
     rest, out = order[held:].sort().values, order[:held].sort().values
     return Data(data.x[rest], data.y[rest]), Data(data.x[out], data.y[out])

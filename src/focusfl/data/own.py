@@ -17,7 +17,7 @@ import torch
 
 from focusfl.core import Data
 from focusfl.data.folder import alike, features, number_labels, read_agent, split
-from focusfl.data.readers import Part
+from focusfl.data.readers import Part, plain
 from focusfl.errors import InputError, nearest, require
 
 
@@ -88,12 +88,12 @@ def _amounts(part: Part) -> Part:
 
 
 def _amount(label: Any) -> Any:
-    """What is no number stays as it is; 1_2 is one in Python alone.
+    """What is no number stays as it is.
 
     >>> [_amount(label) for label in ("3", -2, "2.5", "ill", "1_2")]
     [3.0, -2.0, 2.5, 'ill', '1_2']
     """
     try:
-        return label if "_" in str(label) else float(label)
-    except (TypeError, ValueError, OverflowError):
+        return plain(float, str(label))
+    except ValueError:
         return label

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from focusfl import files
 from focusfl.data.sources import Dataset, Raw, Unavailable
 from focusfl.data.store_bar import bar
 from focusfl.data.store_client import run
@@ -130,5 +131,5 @@ def hub(chosen: Dataset, into: Path) -> Raw:
 
 
 def _online() -> None:
-    if os.environ.get("FOCUSFL_OFFLINE", "0") not in ("", "0"):
+    if files.offline():
         raise Unavailable("not tried, FOCUSFL_OFFLINE is set")

@@ -98,7 +98,7 @@ def load(encoder: str | Path, kind: str = "AutoModel", **options: Any) -> Any:
 def _offline() -> bool:
     """The hub's own word for it, and ours."""
     hub = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes")
-    return hub or os.environ.get("FOCUSFL_OFFLINE", "0") not in ("", "0")
+    return hub or files.offline()
 
 
 def load_encoder(encoder: str | Path) -> nn.Module:
