@@ -324,6 +324,29 @@ def test_cgsv_with_zero_updates_stays_where_it_is():
     assert torch.allclose(server["w"]["a"], torch.tensor([[0.25, 0.0]]), atol=1e-5)
 
 
+def test_cgsv_keep_adds_the_reward_to_what_was_learnt():
+    method = ff.CGSV(alpha=0.5, Gamma=1.0, keep=True)
+    moves = [[4.0, 3.0], [-7.0, 0.0]]
+    agents = [Scripted(move=moves[0], n=3), Scripted(move=moves[1], n=1)]
+    server, _ = one_round(method, cgsv_start(method), agents)
+    A = (0.75 * 0.8 - 0.25, 0.75 * 0.6)  # as without keep, and so are the rewards: all of A, and its larger half
+    v = torch.tensor([[[4 + A[0], 3 + A[1]]], [[-7.0, A[1]]]])
+    assert torch.allclose(server["v"]["a"], v, atol=1e-5)
+    assert torch.allclose(server["w"]["a"], torch.tensor([A]))
+
+
+@every_engine
+def test_cgsv_keep_stays_a_reward_away(engine):
+    """Each round brings an agent from d off its best weight to rho d; all come from the same side, so the reward is
+    Gamma to where they go: d' = rho d - Gamma, of which |d| = Gamma / (1 + rho) is the cycle of two."""
+    fed, network = one_weight(1.0, 2.0)
+    train = ff.Train(lr=0.1, steps=4)
+    done = last_round(ff.CGSV(Gamma=0.5, keep=True), fed, 60, model=network, train=train, engine=engine)
+    rho = (1 - 2 * 0.1) ** 4
+    off = done.server["v"]["weight"].flatten() - torch.tensor([1.0, 2.0])
+    assert torch.allclose(off.abs(), torch.full((2,), 0.5 / (1 + rho)), atol=1e-4)
+
+
 @every_engine
 def test_cgsv_rewards_those_who_took_part(ragged, engine):
     setup = Setup.of(ff.CGSV(), ragged, 1, engine=engine, fraction=0.4)
