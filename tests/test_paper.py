@@ -272,6 +272,24 @@ def test_accuracy_is_better_when_larger_and_within_is_allowed():
     assert judge(absent, rows).verdict == "not measured"
 
 
+def test_a_claim_may_be_that_a_method_is_worse_than_all_others():
+    saying = Saying(says="the others are fairer than FedAvg", metric="faa", better="fedavg", worse=True)
+    claim = judge(saying, rows_of(fedavg=[0.5], focus=[0.1], afl=[0.4]))
+    assert claim.verdict == "holds" and claim.numbers == "FedAvg 0.5000, the worst other (AFL) 0.4000"
+    assert judge(saying, rows_of(fedavg=[0.5], focus=[0.1], afl=[0.6])).verdict == "does not hold"
+
+
+def test_an_faa_of_agents_below_their_best_loss_is_pointed_out():
+    """FAA 0.3 here is one agent that does better than its surrogate, by ten standard errors, and not by two."""
+    fairer = Saying(says="fairer", metric="faa", better="focus")
+    rows = rows_of(focus=[0.3], fedavg=[0.2])
+    for row in rows:
+        row["excess_risk"] = [0.0, -0.3] if row["method"] == "focus" else [0.2, 0.0]
+    sharp, rough = ([row | {"excess_se": [se, se]} for row in rows] for se in (0.03, 0.15))
+    assert "FOCUS has agents below their best loss" in judge(fairer, sharp).numbers
+    assert "below" not in judge(fairer, rough).numbers and "below" not in judge(fairer, rows).numbers
+
+
 def test_a_claim_is_judged_over_the_seeds_that_all_have():
     """Seed 1 is the harder one: in seed 0, the one that both have, FOCUS is the fairer."""
     fairer = Saying(says="fairer", metric="faa", better="focus")

@@ -207,6 +207,17 @@ def test_fails_as_printed_the_right_hand_side_of_theorem_1_depends_on_the_unit_o
     assert [holds for _, holds in met] == [True, False]
 
 
+def test_the_printed_bound_of_the_models_fails_for_a_large_cluster_and_small_steps():
+    """r = 0 and decisive labels: ||w - w*||^2 falls by (1 - 2 eta delta^2)^2 a step, in 150 to 0.04 x 0.5485."""
+    problem = linear_problem(E=100, R=1.0, r=0.0, delta=4.0)
+    *_, (w, _) = focus(problem, natural(problem, 0.3), 0.001 / 16, 1, 150)
+    off = float((w - problem.centres)[0].square().sum())
+    assert off == pytest.approx(0.2**2 * (1 - 2 * 0.001) ** 300, rel=1e-4)
+    gain = th.gain_printed(1.0, 0.3, problem.mu)
+    bound = th.w_upper_printed(150, 1, 100, 99, 2, 0.001 / 16, 4.0, 0.1, 0.0, 0.2, gain)
+    assert not bound.why and bound.value < 0.82 * off
+
+
 def test_constants_say_when_they_mean_nothing():
     step = th.rate_printed(eta=1 / 4, gamma=9, M=2, mu=2, L=2)  # the largest eta that theorem 1 allows, delta = 1
     assert step.value < 0 and step.why

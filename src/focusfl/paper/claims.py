@@ -6,6 +6,7 @@ from statistics import mean
 from typing import Any
 
 from focusfl.paper.reproduction import Saying
+from focusfl.report.below import below
 from focusfl.report.section import Claim
 from focusfl.report.tables import title
 
@@ -39,19 +40,27 @@ def judge(saying: Saying, rows: list[Row], methods: dict[str, list[str]] | None 
         rival, mine_mean = max(means, key=lambda k: means[k]), mean(mine[s] for s in seeds)  # larger is better here
         weakly &= mine_mean + saying.within >= means[rival]
         strictly &= all(mine[s] + saying.within >= v[s] for v in others.values() for s in seeds)
-        sign = 1 if saying.metric == "avg_acc" else -1
-        ours, best = sign * mine_mean, sign * means[rival]
+        ours, best = _sign(saying) * mine_mean, _sign(saying) * means[rival]
         digits = 1 if saying.metric == "rounds" else 4
-        said = f"{title(saying.better)} {ours:.{digits}f}, the best other ({title(rival)}) {best:.{digits}f}"
+        other = "worst" if saying.worse else "best"
+        said = f"{title(saying.better)} {ours:.{digits}f}, the {other} other ({title(rival)}) {best:.{digits}f}"
         said += f" ({len(seeds)} of {len(mine)} seeds)" if len(seeds) < len(mine) else ""
+        runs = [row for row in rows if (row["part"], row["method"]) == (part, saying.better)]
+        said += f"; {title(saying.better)} has agents below their best loss" * (
+            saying.metric == "faa" and bool(below(runs))
+        )
         numbers.append(f"{part}: {said}" if part else said)
     verdict = "holds" if weakly and strictly else "holds weakly" if weakly else "does not hold"
     return Claim(saying.says, verdict, "; ".join(numbers))
 
 
+def _sign(saying: Saying) -> int:
+    return 1 if (saying.metric == "avg_acc") != saying.worse else -1
+
+
 def _values(saying: Saying, rows: list[Row]) -> dict[str, dict[int, float]]:
     """By method and seed, turned so that larger is better."""
-    sign = 1 if saying.metric == "avg_acc" else -1
+    sign = _sign(saying)
     found: dict[str, dict[int, float]] = {}
     for row in rows:
         value = _rounds(row) if saying.metric == "rounds" else row[saying.metric]

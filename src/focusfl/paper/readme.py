@@ -8,9 +8,10 @@ from typing import Any
 
 from focusfl.paper.reproduction import catalogue
 from focusfl.paper.results import sections
+from focusfl.report import below
 from focusfl.report.markdown import certain, grid
 from focusfl.report.section import OFF, Section
-from focusfl.report.tables import COLUMNS, title
+from focusfl.report.tables import COLUMNS, right, title
 
 ABOUT = """Made by `focusfl reproduce`; `focusfl report` shows the same as a page with plots.
 
@@ -30,7 +31,7 @@ def markdown(results: Path) -> str:
     for one in every:
         parts += [f"## {one.title} ({one.scale} scale)"]
         parts += ["Differs from the paper: " + "; ".join(one.deviations) + "."] if one.deviations else []
-        parts += [_results(one), *_certain(one)] if one.rows else []
+        parts += [_results(one), *_certain(one), *_below(one)] if one.rows else []
         parts += (
             [grid(list(one.table[0]), [[_cell(v) for v in row.values()] for row in one.table])] if one.table else []
         )
@@ -62,9 +63,9 @@ def _results(one: Section) -> str:
             + goals[goal] * _in_paper(paper.get(f"rounds_{goal}"))
             for goal in goals
         ]
-        lines.append([part] * several + [title(method), *cells, str(len(runs))])
+        lines.append([part] * several + [title(method), *cells, str(len(runs)), right(runs)])
     head = ["setting"] * several + ["method", *columns.values()]
-    head += [f"{float(goal):.0%}" for goal in goals] + ["seeds"]
+    head += [f"{float(goal):.0%}" for goal in goals] + ["seeds", "clusters right"]
     return grid(head, lines)
 
 
@@ -77,6 +78,15 @@ def _certain(one: Section) -> list[str]:
         for part, found in each.items()
         for i, text in enumerate(found)
     ]
+
+
+def _below(one: Section) -> list[str]:
+    """Where agents end below their best losses, which FAA is reckoned from."""
+    by_part: dict[str, dict[str, list[Any]]] = {}
+    for row in one.rows:
+        by_part.setdefault(row["part"], {}).setdefault(title(row["method"]), []).append(row)
+    found = below.lines(by_part)
+    return [below.SAYS, "\n".join(f"- {each}." for each in found)] if found else []
 
 
 def _with_paper(values: list[float], paper: float | None) -> str:

@@ -31,7 +31,10 @@ OURS = ("title", "use", "scale", "part", "expect", "claim", "why", "kind", "prin
 
 
 class Saying(BaseModel):
-    """`better` is better in `metric` than each of `than` (left out: than every other method), in every part."""
+    """`better` is better in `metric` than each of `than` (left out: than every other method), in every part.
+
+    With `worse` it is the other way round: "FedAvg is less fair than each of ..."
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,6 +43,7 @@ class Saying(BaseModel):
     better: str
     than: list[str] = []
     part: str | None = None  # left out: all
+    worse: bool = False
     within: float = 0.0  # counts as no worse up to this
 
 

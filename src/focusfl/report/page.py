@@ -10,8 +10,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from focusfl.report import below, words
 from focusfl.report import page_tables as tables
-from focusfl.report import words
 from focusfl.report.figures import Plots, Runs
 from focusfl.report.page_plots import NOTHING, figures
 from focusfl.report.section import OFF, Section
@@ -89,6 +89,8 @@ def _pieces(section: Section, id: str, plots: Plots) -> Iterator[str]:
         yield NOTHING.format("No run has finished yet.")
     if section.rows or section.expect:
         yield tables.results(section) + tables.certain(section) + tables.rounds(section)
+    if beaten := below.lines(shown):
+        yield f"<p>{escape(below.SAYS)}</p><ul>{_items(beaten)}</ul>"
     if section.off:
         yield f"<p>{escape(OFF)}</p><ul>{_items([str(each) for each in section.off])}</ul>"
     if section.missing:

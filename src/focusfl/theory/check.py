@@ -120,7 +120,13 @@ def _models() -> list[Job]:
     def one(options: Options) -> list[Row]:
         return models(*begun(options), said(options), 0.02 / options["delta"] ** 2, 1, 10)
 
-    return [partial(one, options) for options in MODELS]
+    def large() -> list[Row]:
+        """A large cluster and small steps: the printed rate is too fast, and nothing else is left of the bound."""
+        options: Options = {"E": 100, "R": 1.0, "r": 0.0, "delta": 4.0, "Delta_0": 0.3}
+        setting = said(options | {"eta delta^2": 0.001})
+        return models(*begun(options), setting, 0.001 / 16, 1, 150)
+
+    return [*(partial(one, options) for options in MODELS), large]
 
 
 def _rates() -> list[Job]:
