@@ -177,7 +177,9 @@ def test_same_seed_same_weights_and_the_global_random_state_is_left_alone(ragged
     assert not torch.equal(a["1.weight"], other["1.weight"])
 
 
-@pytest.mark.parametrize("wrong", [{"M": 0}, {"M": -1}, {"init": "magic"}, {"noise": -1.0}, {"prune": 0.5}])
+@pytest.mark.parametrize(
+    "wrong", [{"M": 0}, {"M": -1}, {"M": 3.0}, {"init": "magic"}, {"noise": -1.0}, {"prune": 0.5}]
+)
 def test_focus_refuses_senseless_options(wrong):
     with pytest.raises(InputError, match=f"focus.{next(iter(wrong))}"):
         ff.Focus(**wrong)

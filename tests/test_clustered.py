@@ -391,6 +391,27 @@ def test_cgsv_counts_a_late_agent_by_its_examples():
     assert torch.allclose(after["v"]["a"][2], torch.tensor([[1.0, 0.0]]))
 
 
+def test_cgsv_gives_who_comes_late_the_servers_model():
+    method = ff.CGSV(Gamma=1.0)
+    server = {"w": {"a": torch.full((1, 2), 5.0)}, "v": {"a": torch.zeros(2, 1, 2)}, "r": torch.tensor([1.0, 0.0])}
+    assert method.downlink(server, torch.tensor(0))["v"]["a"].tolist() == [[0.0, 0.0]]
+    assert method.downlink(server, torch.tensor(1))["v"]["a"].tolist() == [[5.0, 5.0]]
+    each = {"u": {"a": torch.tensor([[[1.0, 0.0]]])}, "statistics": {}, "n": torch.tensor([5.0])}
+    after = method.aggregate(server, {}, each, torch.tensor([1]))  # alone, so its reward is its own update
+    assert torch.allclose(after["v"]["a"], torch.tensor([[[0.0, 0.0]], [[6.0, 5.0]]]))
+
+
+def test_cgsv_on_the_server_batch_statistics_are_the_mean_of_the_agents():
+    """Few a round: changes of the agents' own statistics, added up, would make a variance below 0."""
+    fed = make_ragged(sizes=(60, 60, 60, 60, 60))
+    options = {"model": WithBatchNorm, "train": ff.Train(lr=0.1, steps=5), "fraction": 0.4}
+    *_, done = run(Setup.of(ff.CGSV(Gamma=0.3), fed, 25, **options))
+    for k in ("layers.1.running_mean", "layers.1.running_var"):
+        came = done.server["r"] > 0
+        assert torch.allclose(done.server["w"][k], done.server["v"][k][came].mean(0))
+    assert (done.server["w"]["layers.1.running_var"] > 0).all()
+
+
 def test_fesem_starts_late_agents_from_the_common_network(ragged):
     setup = Setup.of(ff.FeSEM(M=2), ragged, 1, fraction=0.4)
     server, _ = setup.start()
@@ -405,6 +426,8 @@ def test_fesem_starts_late_agents_from_the_common_network(ragged):
     ("kind", "wrong"),
     [
         (ff.IFCA, {"M": 0}),
+        (ff.IFCA, {"M": 2.0}),
+        (ff.FedSoft, {"M": True}),
         (ff.IFCA, {"M": 2.5}),
         (ff.IFCA, {"init": "foo"}),
         (ff.HardCluster, {"init": "foo"}),

@@ -1,5 +1,6 @@
 """FOCUS among agents whose uploads are wrong: clipped updates, trimmed means."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -122,6 +123,36 @@ def test_a_cluster_whose_only_agent_comes_every_fourth_round_learns_under_clip()
             total.add(upload.add)
         server = focus.aggregate(server, total.result(), {}, torch.tensor(cohort))
     assert server["w"]["weight"].flatten().tolist() == pytest.approx([1, -1], abs=0.1)
+
+
+def test_a_model_that_is_not_finite_counts_as_no_update_and_as_the_longest():
+    w = {"a": torch.tensor([[1.0], [1.0]]), "mean": torch.zeros(2, 1)}
+    theta = {"a": torch.tensor([[torch.nan], [4.0]]), "mean": torch.tensor([[torch.inf], [9.0]])}
+    short, length = robust.shortened(w, theta, torch.tensor([2.0, 2.0]), ("a",))
+    assert short["a"].tolist() == [[1.0], [3.0]] and short["mean"].tolist() == [[0.0], [9.0]]
+    assert length.tolist() == [torch.inf, 3.0]
+    assert robust.histogram(length, torch.ones(2))[0].argmax() == robust.BINS - 1
+    several = {k: torch.stack([v, w[k] + 1, w[k] + 1]) for k, v in theta.items()}
+    found = robust.trimmed(w, several, torch.ones(3, 2))
+    assert found["a"][0].tolist() == [2.0] and found["mean"][0].tolist() == [1.0]  # the two others'
+    assert torch.isfinite(found["a"]).all() and torch.isfinite(found["mean"]).all()
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+@pytest.mark.parametrize(("init", "M"), [("tied", 2), ("split", 2), ("split", "auto")])
+@pytest.mark.parametrize("kind", ["clip", "trim"])
+def test_one_agent_whose_training_overflows_does_not_stop_the_others(kind, init, M, engine):
+    """Its inputs are 10,000 times those of the nine others, who all have the same weights to learn."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(10, 20, 4)).astype("float32")
+    agents = [(x[e] * (1e4 if e == 3 else 1), x[e].sum(1)) for e in range(10)]
+    fed = ff.Federation.from_agents(agents, test=agents, model=lambda: torch.nn.Linear(4, 1))
+    setup = Setup.of(
+        ff.Focus(M=M, init=init, robust=kind), fed, 30, train=ff.Train(lr=0.05, steps=10), engine=engine
+    )
+    *_, done = run(setup)
+    others = [float(v) for e, v in enumerate(done.scores.loss) if e != 3]
+    assert max(others) < 0.05
 
 
 def test_secure_sums_take_clip_and_refuse_trim():

@@ -38,7 +38,8 @@ def load(
     try:
         with safe_open(path, framework="pt") as handle:
             header = json.loads((handle.metadata() or {}).get("focusfl", "{}"))
-            tensors = {k: handle.get_tensor(k) for k in handle.keys()}  # noqa: SIM118
+            # cloned: in the file they lie anywhere, and kernels round otherwise where memory is not aligned
+            tensors = {k: handle.get_tensor(k).clone() for k in handle.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise _unusable(path, f"truncated or not a checkpoint ({error})") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT or not isinstance(header.get("round"), int):

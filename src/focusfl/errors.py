@@ -40,7 +40,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def whole(name: str, value: float, least: int) -> None:
     """Raise an InputError unless it is a whole number, `least` or more."""
-    fits = isinstance(value, int | float) and math.isfinite(value) and int(value) == value and value >= least
+    fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
     require(name, value, fits, f"a whole number, {least} or more")
 
 

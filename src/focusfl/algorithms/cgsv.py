@@ -2,7 +2,7 @@
 rewards to guarantee fairness in collaborative machine learning").
 
 server  {"w": [1, ...], "v": [E, 1, ...], "r": [E]}      v: the agents' models; r: their importance, first 0
-agent   nothing: its model is the first one plus its rewards (keep: and updates), so the server knows it
+agent   nothing: its model is the server's when it came plus its rewards (keep: and updates), so the server knows it
 down    v_e
 upload  each {"u": [1, ...], "statistics": [1, ...], "n": []}      statistics: of batch norm, where there is any
         keep: also "length": [1], of u before it was scaled
@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, parted, row, scale, vector
+from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, parted, row, scale, vector
 from focusfl.errors import require
 
 
@@ -51,7 +51,8 @@ class CGSV(Algorithm):
         return {"w": w, "v": v, "r": torch.zeros(E)}
 
     def downlink(self, server: State, e: Tensor) -> State:
-        return row({"v": server["v"]}, e)
+        mine = row({"v": server["v"], "r": server["r"]}, e)
+        return {"v": _begun(mine["r"], server["w"], mine["v"])}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         v = server["v"]
@@ -77,9 +78,10 @@ class CGSV(Algorithm):
             own = scale(u, each["length"][:, 0] / self.Gamma)
             rewards = {k: x + own[k].unsqueeze(1) for k, x in rewards.items()}
         rewards |= each["statistics"]
-        mean = {k: x.mean(0) for k, x in each["statistics"].items()}  # an agent keeps its own, the server the mean
-        v = {k: x.index_add(0, cohort, rewards[k]) for k, x in server["v"].items()}
-        w = {k: x + (A | mean)[k] for k, x in server["w"].items()}
+        before = _begun(server["r"][cohort], server["w"], {k: x[cohort] for k, x in server["v"].items()})
+        v = {k: x.index_copy(0, cohort, before[k] + rewards[k]) for k, x in server["v"].items()}
+        known = everyone > 0
+        w = {k: x + A[k] if k in A else v[k][known].mean(0) for k, x in server["w"].items()}
         return {"w": w, "v": v, "r": everyone}
 
     @staticmethod
@@ -95,3 +97,9 @@ class CGSV(Algorithm):
 
     def assign(self, server: State, agent: Agent) -> tuple[State, State]:
         return {"v": server["w"]}, {}
+
+
+def _begun(r: Tensor, w: Models, v: Models) -> Models:
+    """The agents' models, of one ([]) or of some ([C]): who is new, r = 0, begins with the server's."""
+    new = {k: (r == 0).reshape(r.shape + (1,) * (x.dim() - r.dim())) for k, x in v.items()}
+    return {k: torch.where(new[k], w[k], x) for k, x in v.items()}

@@ -93,10 +93,12 @@ def listen(server: State, before: Models, sketches: Tensor, cohort: Tensor, warm
     """Keep these sketches; after the warm-up, with those of enough agents, part them.
 
     By the last update, where all sent it and it shows clear groups; else by the mean over the warm-up. One cluster
-    has nobody to part, and of updates that are not finite nothing can be said.
+    has nobody to part, and an agent whose update is not finite has said nothing.
     """
     E, H = len(server["given"]), len(server["heard"])
-    if not bool(torch.isfinite(sketches).all()):
+    sound = sketches.isfinite().all(1)
+    sketches, cohort = sketches[sound], cohort[sound]
+    if not len(cohort):
         return server
     if len(server["live"]) == 1:
         return part(server, sketches, cohort, 1)

@@ -21,7 +21,7 @@ from focusfl.core import State
 GAIN, NOISE = 0.5, 0.02  # another model may lose this of the gain over the shared model, or of the own loss
 MOST = 0.8  # of the agents of both clusters have to agree
 SETTLE = 5  # turns of each agent, on average, before clusters are joined: their models begin as one
-FADE, EMPTY = 0.9, 0.01  # a cluster nobody held for 44 rounds is dropped: 0.9^44 = 0.01
+FADE, EMPTY = 0.9, 0.01  # a cluster nobody held while all took part 44 times is dropped: 0.9^44 = 0.01
 
 
 def enrolled() -> State:
@@ -67,10 +67,11 @@ def settle(server: State, add: State, cohort: Tensor) -> State:
 
 def _counted(server: State, add: State, turns: int) -> State:
     """Votes count in the last turn before clusters may be joined, and from then on."""
-    live, counts = which(server), server["turns"] >= (SETTLE - 1) * len(server["given"])
-    held = server["held"].clone()
-    held[live] = torch.maximum(add["held"].to(held), FADE * held[live])
-    voters, agree = FADE * server["voters"], FADE * server["agree"]
+    E = len(server["given"])
+    live, counts = which(server), server["turns"] >= (SETTLE - 1) * E
+    held, fade = server["held"].clone(), FADE ** (turns / E)
+    held[live] = torch.maximum(add["held"].to(held), fade * held[live])
+    voters, agree = fade * server["voters"], fade * server["agree"]
     if counts:
         voters[live] += add["voters"].to(voters)
         agree[live[:, None], live] += add["agree"].to(agree)

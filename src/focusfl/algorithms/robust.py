@@ -22,11 +22,14 @@ BINS, FINE, LEAST = 128, 2, -40  # of the histogram: lengths from 2^-40 to 2^24,
 
 
 def shortened(w: Models, theta: Models, bound: Tensor, learnt: tuple[str, ...]) -> tuple[Models, Tensor]:
-    """theta with updates no longer than bound_m, and how long they were, [M]."""
+    """theta with updates no longer than bound_m, and how long they were, [M]; one that is not finite counts as w."""
+    sound = finite(theta)
+    theta = {k: torch.where(_along(sound, v), v, w[k]) for k, v in theta.items()}
     update = {k: theta[k] - w[k] for k in learnt}
     length = sum((u.square().reshape(len(u), -1).sum(1) for u in update.values()), torch.zeros_like(bound)).sqrt()
+    length = torch.where(sound, length, torch.inf)
     by = (bound / length.clamp_min(1e-30)).clamp(max=1)
-    short = {k: w[k] + u * by.reshape(-1, *(1,) * (u.dim() - 1)) for k, u in update.items()}
+    short = {k: w[k] + u * _along(by, u) for k, u in update.items()}
     return theta | short, length
 
 
@@ -48,8 +51,21 @@ def bounds(before: Tensor, lengths: Tensor, live: Tensor) -> Tensor:
 
 def trimmed(w: Models, theta: Models, share: Tensor) -> Models:
     """Of C agents' models, [C, M, ...], with weights [C, M]: the mean without CUT of the weight at both ends, each
-    number for itself; w_m where nobody holds model m."""
+    number for itself; w_m where nobody holds model m. Models that are not finite do not count."""
+    sound = finite(theta, 2)
+    theta = {k: torch.where(_along(sound, v), v, w[k]) for k, v in theta.items()}
+    share = share * sound
     return {k: torch.stack([_middle(v, theta[k][:, m], share[:, m]) for m, v in enumerate(w[k])]) for k in w}
+
+
+def finite(theta: Models, dims: int = 1) -> Tensor:
+    """Of each model, [M] or [C, M]: are all its numbers?"""
+    each = [v.isfinite().reshape(*v.shape[:dims], -1).all(-1) for v in theta.values()]
+    return torch.stack(each).all(0)
+
+
+def _along(by: Tensor, v: Tensor) -> Tensor:
+    return by.reshape(by.shape + (1,) * (v.dim() - by.dim()))
 
 
 def _middle(keep: Tensor, values: Tensor, weight: Tensor) -> Tensor:
