@@ -22,7 +22,7 @@ BINS, FINE, LEAST = 128, 2, -40  # of the histogram: lengths from 2^-40 to 2^24,
 
 
 def shortened(w: Models, theta: Models, bound: Tensor, learnt: tuple[str, ...]) -> tuple[Models, Tensor]:
-    """theta with updates no longer than bound_m, and how long they were, [M]; one that is not finite counts as w."""
+    """theta with updates no longer than bound_m, and how long they were, [M]; one that is not finite is none."""
     sound = finite(theta)
     theta = {k: torch.where(_along(sound, v), v, w[k]) for k, v in theta.items()}
     update = {k: theta[k] - w[k] for k in learnt}
