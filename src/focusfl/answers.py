@@ -23,7 +23,11 @@ def answers(network: nn.Module, x: Tensor) -> list[int | str]:
     try:
         return _rounded(_answers(network, x[:4], torch.double), 10**6)
     except RuntimeError:  # its `forward` asks for float32, where machines differ in the last digits
+        pass
+    try:
         return _rounded(_answers(network, x[:4], torch.float), 10**3)
+    except RuntimeError:  # it asks for types of its own, such as a frozen part in bfloat16
+        return _rounded(_answers(network, x[:4], None), 10)
 
 
 def _described(m: nn.Module) -> bool:
@@ -33,15 +37,15 @@ def _described(m: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def _answers(network: nn.Module, x: Tensor, kind: torch.dtype) -> Tensor:
-    """On the cpu and always with the same random numbers."""
+def _answers(network: nn.Module, x: Tensor, kind: torch.dtype | None) -> Tensor:
+    """In one type, or None: its own. On the cpu and always with the same random numbers."""
     network, x = copy.deepcopy(network).to("cpu", kind).eval(), x.cpu()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for p in network.parameters():
             if p.is_floating_point():
-                p.add_(0.1 * torch.randn(p.shape, dtype=kind))
-        out: Tensor = network(x.to(kind) if x.is_floating_point() else x)
+                p.add_(0.1 * torch.randn(p.shape, dtype=kind or p.dtype))
+        out: Tensor = network(x.to(kind) if kind and x.is_floating_point() else x)
     return out.double()
 
 

@@ -23,6 +23,10 @@ PLAIN = (
 )
 # Layers that keep statistics of the batch or draw random numbers: one agent at a time only.
 MOODY = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd, nn.RNNBase)
+# Where torch's layers with batch statistics live: they write into what they are given.
+NORMS = ("torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm")
+# What one module may hold, besides its class, that changes its answer, and its gradient.
+HOOKS, BACKWARD = ("_forward_hooks", "_forward_pre_hooks", "forward"), ("_backward_hooks", "_backward_pre_hooks")
 
 
 class Score(NamedTuple):
@@ -40,12 +44,18 @@ class Task:
         self.classes = classes
         self.bf16 = False  # training multiplies in bfloat16; weights and sums stay float32
         self.parameters = [k for k, p in network.named_parameters() if p.requires_grad]
-        self.counters = [k for k, b in self.network.named_buffers() if not b.is_floating_point()]
+        travels = travelling(network)
+        norms = {name for name, m in network.named_modules() if type(m).__module__ in NORMS}
+        self.own = [k for k, _ in network.named_buffers() if k in travels and k.rpartition(".")[0] not in norms]
+        self.local = [k for k, _ in network.named_buffers() if k not in travels]  # counters, and not persistent
         layers = [m for m in network.modules() if type(m) is not nn.Sequential]
-        self.plain = all(type(m) in PLAIN for m in layers)
+        self.hooked = any(vars(m).get(k) for m in network.modules() for k in HOOKS)
         convolutions = [m for m in layers if isinstance(m, nn.Conv2d)]
         self.wide = bool(convolutions) and all(m.out_channels >= 8 and m.groups == 1 for m in convolutions)
         self.moody = [type(m).__name__ for m in layers if isinstance(m, MOODY)]
+        self.moody += ["backward hooks"] * any(vars(m).get(k) for m in network.modules() for k in BACKWARD)
+        restless = self.hooked or self.moody or any(b.is_floating_point() for b in network.buffers())
+        self.plain = not restless and all(type(m) in PLAIN for m in layers)
 
     def attributes(self) -> list[tuple[str, str, object]]:
         """Plain values that modules hold, such as a slope or a scale: they too decide what the network says."""
@@ -54,19 +64,34 @@ class Task:
         return [(name, k, v) for name, k, v in named if isinstance(v, kinds) and k != "training"]
 
     def weights(self) -> Weights:
-        """What travels: trained parameters and float statistics. Frozen parameters and counters stay put."""
+        """What travels: trained parameters and persistent float statistics. All else stays put, as it was."""
         return travelling(self.network)
 
     def outputs(self, w: Weights, x: Tensor, train: bool = False) -> Tensor:
         """What the network with weights w says to x, [n, C]. In train mode batch statistics in w are updated."""
         if self.network.training != train:
             self.network.train(train)
-        counters = {k: self.network.get_buffer(k).clone() for k in self.counters}
-        if not (self.bf16 and train):
-            out: Tensor = functional_call(self.network, {**counters, **w}, (x,))
-            return out
-        with torch.autocast(x.device.type, torch.bfloat16):
-            return functional_call(self.network, {**counters, **w}, (x,)).float()  # type: ignore[no-any-return]
+        local = {k: self.network.get_buffer(k).clone() for k in self.local}
+        given = {**local, **w, **{k: w[k].clone() for k in self.own}}  # `forward` may write or assign
+        if self.bf16 and train:
+            with torch.autocast(x.device.type, torch.bfloat16):
+                out: Tensor = functional_call(self.network, given, (x,)).float()
+        else:
+            out = functional_call(self.network, given, (x,))
+        if train and self.own:
+            self._keep(w, given)
+        return out
+
+    @torch.no_grad()
+    def _keep(self, w: Weights, given: Weights) -> None:
+        """Statistics of the user's own modules, as `forward` left them, into w."""
+        for k in self.own:
+            if not isinstance(given[k], Tensor) or given[k].shape != w[k].shape:
+                raise InputError(
+                    f"the model's {k} has shape {list(w[k].shape)} and its forward makes it another: register it "
+                    "in its last shape, or with persistent=False if it need not be kept"
+                )
+            w[k].copy_(given[k])
 
     def example_losses(self, out: Tensor, y: Tensor) -> Tensor:
         """l(h(x), y) of each example: out [..., n, C], y [..., n] -> [..., n]."""
@@ -102,6 +127,13 @@ class Task:
             raise InputError("the model has no parameters to train")
         if any("/" in k for k in self.network.state_dict()):
             raise InputError("the model has a module with '/' in its name: rename it")
+        for k, v in self.weights().items():
+            if v.dtype != torch.float32:
+                kind = str(v.dtype).removeprefix("torch.")
+                raise InputError(
+                    f"the model's {k} is {kind}: trained weights and statistics must be float32. Call "
+                    "model.float(); for speed there is precision = bf16"
+                )
         for name, m in self.network.named_modules():
             if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats and m.momentum is None:
                 raise InputError(f"the model's {name or type(m).__name__} has momentum = None: give it a number")

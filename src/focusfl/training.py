@@ -135,7 +135,8 @@ class Setup:
         digest = hashlib.sha256(json.dumps(said).encode())
         network = {**dict(self.task.network.named_parameters()), **dict(self.task.network.named_buffers())}
         for k, v in sorted(network.items()):
-            digest.update(k.encode() + v.detach().cpu().contiguous().numpy().tobytes())
+            raw = v.detach().cpu().contiguous().reshape(-1).view(torch.uint8)  # numpy has no bfloat16
+            digest.update(k.encode() + raw.numpy().tobytes())
         return digest.hexdigest()
 
 

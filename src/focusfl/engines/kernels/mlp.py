@@ -28,6 +28,7 @@ class Mlp:
         network = task.network
         if (
             task.bf16
+            or task.hooked
             or type(network) is not nn.Sequential
             or not all(p.requires_grad for p in network.parameters())
         ):
@@ -43,6 +44,8 @@ class Mlp:
         if not kinds or kinds[-1] is not nn.Linear:
             return None
         layers: list[Layer] = [(f"{k}.weight", None if v.bias is None else f"{k}.bias") for k, v in named[::2]]
+        if any(k is not None and k not in task.parameters for layer in layers for k in layer):  # tied to another
+            return None
         return Mlp(layers, task.classes)
 
     @torch.no_grad()
