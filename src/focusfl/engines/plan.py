@@ -62,25 +62,31 @@ def rough(t: int, n: int) -> slice:
 def batches(seed: int, t: int, agents: Ints, n: Ints, train: Train) -> Plan:
     """Mini-batches of round t: shuffle, cut into batches (the last one may be short), shuffle again, ..."""
     assert train.batch is not None
-    longest = int(n.max())
-    B = min(train.batch, longest)
+    B = min(train.batch, int(n.max()))
     per_epoch = -(-n // B)  # [C] batches an epoch
     count = np.array([steps(train, int(size)) for size in n])  # [C] K of each agent
     K = int(count.max())
-    epochs = int((-(-count // per_epoch)).max())
-    order = np.empty((len(agents), epochs, longest), dtype=np.int64)
-    beyond = np.arange(longest) >= n[:, None]  # [C, longest] no such example
-    for epoch in range(epochs):
-        keys = _keys(seed, t, agents, 1 + epoch, longest)
-        keys[beyond] = np.iinfo(np.uint64).max  # to the end of the order
-        order[:, epoch] = np.argsort(keys, axis=1, kind="stable")
-    k = np.arange(K)
-    first = (k % per_epoch[:, None]) * B  # [C, K] where the batch begins in its epoch
-    at = np.minimum(first[:, :, None] + np.arange(B), n[:, None, None] - 1)  # [C, K, B]
-    epoch_of = np.minimum(k // per_epoch[:, None], epochs - 1)
-    rows = order[np.arange(len(agents))[:, None, None], epoch_of[:, :, None], at]
-    size = np.where(k < count[:, None], np.minimum(n[:, None] - first, B), 0)
+    last = -(-count // per_epoch) - 1  # [C] the last epoch of each agent
+    first = (np.arange(K) % per_epoch[:, None]) * B  # [C, K] where the batch begins in its epoch
+    rows = np.empty((len(agents), K, B), dtype=np.int64)
+    for epoch in range(int(last.max()) + 1):
+        some = np.flatnonzero(last >= epoch)  # a small agent has more epochs than others
+        order = _order(seed, t, agents[some], n[some], 1 + epoch)
+        begin = epoch * per_epoch[some]
+        many = np.where(last[some] == epoch, K - begin, per_epoch[some])  # steps of this epoch
+        i, k = np.nonzero(np.arange(many.max()) < many[:, None])
+        c, k = some[i], begin[i] + k
+        at = np.minimum(first[c, k][:, None] + np.arange(B), n[c][:, None] - 1)
+        rows[c, k] = order[i[:, None], at]
+    size = np.where(np.arange(K) < count[:, None], np.minimum(n[:, None] - first, B), 0)
     return Plan(rows, size)
+
+
+def _order(seed: int, t: int, agents: Ints, n: Ints, stream: int) -> Ints:
+    """The examples of each agent, shuffled: the first n of its row, [C, largest n]."""
+    keys = _keys(seed, t, agents, stream, int(n.max()))
+    keys[np.arange(keys.shape[1]) >= n[:, None]] = np.iinfo(np.uint64).max  # no such example: to the end
+    return np.argsort(keys, axis=1, kind="stable")
 
 
 def joined(steps: list[Ints]) -> list[Ints]:

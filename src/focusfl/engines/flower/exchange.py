@@ -8,20 +8,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from focusfl.core import Algorithm, State
+from focusfl.core import State
 from focusfl.engines.base import Answers, Scores
 from focusfl.engines.flower.expected import expected
 from focusfl.engines.flower.roll import Roll, one_line, told
 from focusfl.engines.flower.wire import Refused, checked, to_arrays
 from focusfl.engines.plan import Ints
 from focusfl.task import Task
-from focusfl.tree import Total, put, take, tree_map
+from focusfl.tree import Total, flatten, put, take, tree_map
 
 # of a score: differences, squares and sums of such are still finite in float32
 LARGEST = torch.finfo(torch.float32).max ** 0.5
+
+Own = dict[int, Array | None]  # id of a tensor of the server's state, which lives as long: its array, once made
 
 
 class TooFew(RuntimeError):
@@ -70,11 +72,10 @@ class Exchange:
     def ask(self, kind: str, server: State, t: int, agents: Ints) -> dict[int, Message]:
         """A message to each of these agents that is there, with its view of the server's state."""
         algorithm = self.roll.algorithm
-        shared = to_arrays(server) if type(algorithm).downlink is Algorithm.downlink else None
+        own: Own = dict.fromkeys(map(id, flatten(server).values()))
         asked = {}
         for e in (e for e in agents.tolist() if e in self.roll.nodes):
-            view = shared if shared is not None else to_arrays(algorithm.downlink(server, torch.tensor(e)))
-            records: dict[str, Any] = {"view": view}
+            records: dict[str, Any] = {"view": _arrays(algorithm.downlink(server, torch.tensor(e)), own)}
             if e in self.restore[0]:
                 records["state"] = to_arrays(take(self.restore[1], e))
             asked[e] = self.roll.message(kind, self.roll.nodes[e], t, records)
@@ -160,6 +161,17 @@ class Exchange:
     def _tell(self, what: str, dropped: dict[int, str]) -> None:
         for e, reason in sorted(dropped.items()):
             self.roll.say(f"{what}: agent {e}: {reason}")
+
+
+def _arrays(view: State, own: Own) -> ArrayRecord:
+    """As `to_arrays`, but the server's own tensors become arrays once, for all messages."""
+    flat = flatten(view)
+    new = to_arrays({k: v for k, v in flat.items() if own.get(id(v)) is None})
+    own.update({id(flat[k]): array for k, array in new.items() if id(flat[k]) in own})
+    record = ArrayRecord()
+    for k, v in flat.items():  # given to ArrayRecord at once, they would be hashed anew for each message
+        record[k] = own.get(id(v)) or new[k]
+    return record
 
 
 def _number(value: object) -> float:
