@@ -50,6 +50,44 @@ def focusfl(monkeypatch, capsys, tmp_path):
 QUICK = ("compare", "--data", "synthetic", "--rounds", "3", "--seeds", "0,1")
 
 
+def test_resume_and_overwrite_exclude_each_other(focusfl):
+    focusfl(*QUICK, "--out", "r")
+    code, _, err = focusfl(*QUICK, "--out", "r", "--resume", "--overwrite")
+    assert code == 2 and "use one of them" in err
+
+
+def test_a_page_that_cannot_be_written_is_the_users_error(focusfl):
+    focusfl(*QUICK, "--out", "r")
+    code, _, err = focusfl("report", "r", "--out", "nowhere/page.html")
+    assert code == 2 and "nowhere/page.html: cannot be used" in err and "--resume" not in err
+
+
+def test_who_diverged_is_named(focusfl):
+    code, _, err = focusfl(*QUICK, "--algorithms", "fedavg,ditto:lam=1000", "--out", "r")
+    assert code == 1 and "ditto:lam=1000, seed 0: training diverged" in err
+
+
+def test_results_within_the_data_are_refused_before_anything_is_written(focusfl, tmp_path):
+    (tmp_path / "data").mkdir()
+    for name in ("aarau", "bern"):
+        lines = [f"{20 + i},{i % 2}" for i in range(20)]
+        (tmp_path / f"data/{name}.csv").write_text("\n".join(["age,label", *lines]))
+    before = sorted(tmp_path.rglob("*"))
+    for out in ("data", "data/runs/a"):
+        code, _, err = focusfl("compare", "--data", "folder", "--set", "data.path=data", "--out", out)
+        assert code == 2 and "cannot lie in the folder of the data" in err
+    assert sorted(tmp_path.rglob("*")) == before
+    short = ("--rounds", "2", "--seeds", "0", "--out", "r")
+    code, out, err = focusfl("compare", "--data", "folder", "--set", "data.path=data", *short)
+    assert code == 0 and "Agents: 0 aarau, 1 bern" in err
+    assert "column 'age' is far from 1 (mean " in err and "data.scale = true" in err  # 16 of 20 train: about 29.5
+    assert "only 2 rounds, 3 of them warm-up" in " ".join(out.split()) and "will do" not in out
+    code, _, err = focusfl(
+        "compare", "--data", "folder", "--set", "data.path=data", "--set", "data.scale=true", *short[:-1], "s"
+    )
+    assert code == 0 and "far from 1" not in err
+
+
 def test_compare_keeps_its_contract(focusfl, tmp_path):
     code, out, _ = focusfl(*QUICK, "--algorithms", "focus,fedavg,local", "--set", "focus.M=2", "--out", "r")
     assert code == 0 and "FOCUS" in out and "FAA" in out and "excess risk" in out

@@ -283,6 +283,7 @@ def test_links_inside_the_folder_are_fine(tmp_path):
 
 GOOD = "a,b,label\n1,2,0\n3,4,1\n"
 BAD_CSV = {
+    "semicolons": ("a;label\n1;0\n2;1\n", "separated by ';', expected commas"),
     "missing label": ("a,b,lable\n1,2,0\n", r"b.csv: no column 'label' .*did you mean 'lable'\?"),
     "words for numbers": (
         GOOD + "5,six,0\n",

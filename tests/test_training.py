@@ -126,6 +126,13 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_scraps(tmp_path):
     assert json.loads(path.read_text()) == [1] and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_disk_that_refuses_a_checkpoint_is_the_systems_error(tmp_path):
+    """safetensors has an error of its own for it."""
+    with pytest.raises(OSError, match="No such file"):
+        files.write(tmp_path / "a", lambda _: save_file({"x": torch.zeros(9)}, tmp_path / "nowhere/a"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_divergence_is_named_with_advice():
     fed = ff.data.synthetic()
     with pytest.raises(Diverged, match=r"diverged in round \d+ .* train.lr = 100"):

@@ -157,13 +157,15 @@ def report(
         if not section.rows:
             raise InputError(f"{folder}: no run has finished yet")
         said = files.read_json(folder / "experiment.json")
-        files.write_text(folder / "report.md", readable(markdown(name, said, section)))
+        with files.readable_errors(folder):
+            files.write_text(folder / "report.md", readable(markdown(name, said, section)))
         sections = [section]
     else:
         sections = kept.sections(folder)
     if not sections:
         raise InputError(f"{folder}: no results.json; focusfl run, compare and reproduce write results")
-    files.write_text(path, readable(page(name, sections)))
+    with files.readable_errors(path):
+        files.write_text(path, readable(page(name, sections)))
     print(path)
 
 
@@ -228,6 +230,8 @@ def _execute(experiment: Experiment, out: Path, resume: bool, overwrite: bool, a
     from focusfl.comparing import compare, read_left_out
     from focusfl.report.tables import show
 
+    if resume and overwrite:
+        raise InputError("--resume goes on with what is there, --overwrite deletes it: use one of them")
     try:
         rows = compare(experiment, out, resume, overwrite, note=_note)
     except Interrupted as stopped:

@@ -20,6 +20,7 @@ from typing import Any
 from focusfl import examples, explain, files, history
 from focusfl.bayes import Surrogates, resolve
 from focusfl.data.federation import Federation
+from focusfl.data.folder import Folder
 from focusfl.errors import CannotRun, Diverged, InputError
 from focusfl.experiments import Experiment
 from focusfl.fitting import notes, train_and_judge
@@ -54,6 +55,9 @@ def compare(
         raise InputError(f"none of the methods can run: {next(iter(left_out.values()))}")
     fed = next(iter(setups.values())).fed
     resolve(experiment.bayes, fed)
+    if isinstance(fed, Folder):
+        _apart(experiment, out)
+        note("Agents: " + ", ".join(f"{e} {name}" for e, name in enumerate(fed.agents)))
     for line in dict.fromkeys(line for setup in setups.values() for line in notes(setup)):
         note(line)
     for name in experiment.params.keys() - {method.split(":")[0] for method in experiment.methods}:
@@ -73,6 +77,13 @@ def compare(
             return _some(rows, left_out)
         with graceful() as stop, Bars(progress) as bars:
             return _run(experiment, out, left_out, bars, stop)
+
+
+def _apart(experiment: Experiment, out: Path) -> None:
+    """Results within the user's data would be taken for an agent."""
+    data = Path(experiment.data["path"]).expanduser().resolve()
+    if out.resolve() == data or data in out.resolve().parents:
+        raise InputError(f"{out}: results cannot lie in the folder of the data; name another with --out")
 
 
 def _run(
@@ -102,7 +113,7 @@ def _run(
                     )
                 except Diverged as why:
                     if experiment.algorithms != ["all"]:
-                        raise
+                        raise Diverged(f"{method}, seed {seed}: {why}") from why
                     left_out[method] = f"seed {seed}: {why}"
                     files.write_json(out / "left-out.json", left_out)
                     rows = [row for row in rows if row["method"] != method]

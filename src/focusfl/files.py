@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from focusfl.errors import InputError
 
 
@@ -19,7 +21,10 @@ def write(path: Path, fill: Callable[[Path], Any]) -> None:
     """`fill` a temporary file next to `path`, then rename it: a reader never sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        fill(temporary)
+        try:
+            fill(temporary)
+        except SafetensorError as error:  # of a full disk
+            raise OSError(errno.EIO, str(error), str(path)) from error
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
         temporary.replace(path)

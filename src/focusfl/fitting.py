@@ -109,7 +109,7 @@ def notes(setup: Setup) -> list[str]:
         lines.append(f"M = {M} clusters for {E} agents: at least {M - E} will stay empty")
     if setup.precision == "bf16" and not setup.bf16:
         lines.append("precision = bf16: this processor has no bfloat16 units, so it stays float32")
-    return lines
+    return lines + setup.fed.remarks()
 
 
 def lazily(bars: Bars, name: str, rounds: int) -> Callable[..., None]:

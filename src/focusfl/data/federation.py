@@ -88,6 +88,10 @@ class Federation:
                 digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
 
+    def remarks(self) -> list[str]:
+        """What its owner should know before training."""
+        return []
+
     def pool(self, groups: Tensor) -> Federation:
         """One agent per group 0..G-1, holding all its members' examples; groups is [E]."""
         members = [(groups == g).nonzero().flatten().tolist() for g in range(int(groups.max()) + 1)]

@@ -26,6 +26,7 @@ from focusfl.train import Train
 
 FILES = "csv, parquet or npz file"
 MOST_CLASSES = 10_000
+FAR = 10.0  # mean or deviation of a feature: training as it is set is for features of about 1
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,18 @@ class Folder(Federation):
     columns: tuple[str, ...] = ()  # of a table: the features in order
     mean: Tensor | None = None  # of a feature, over all training data; None: not scaled
     deviation: Tensor | None = None  # 1 where the feature is constant
+
+    def remarks(self) -> list[str]:
+        """Training from raw ages and prices goes wrong, and nothing else would say why."""
+        if not self.columns or self.mean is not None:
+            return []
+        x = self.training.x.double()
+        far = torch.maximum(x.mean(0).abs(), x.std(0, correction=0))
+        j = int(far.argmax())
+        if far[j] <= FAR:
+            return []
+        numbers = f"mean {x[:, j].mean():.3g}, deviation {x[:, j].std(correction=0):.3g}"
+        return [f"column {self.columns[j]!r} is far from 1 ({numbers}): data.scale = true brings all to about 1"]
 
     def scaled(self, x: Any) -> Tensor:
         """Raw values [n, ...] as the models were trained on; new data must pass here before `result.predict`."""

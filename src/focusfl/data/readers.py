@@ -213,6 +213,8 @@ def _columns(path: Path, header: Sequence[str], label: str, text: str) -> tuple[
             raise InputError(f"{path}: column {j + 1} has no name; if it is an index, write the file without it")
         if name in header[:j]:
             raise InputError(f"{path}: two columns are called {name!r}")
+    if len(header) == 1 and (mark := next((c for c in ";\t|" if c in header[0]), "")):
+        raise InputError(f"{path}: columns are separated by {mark!r}, expected commas: write it with ',' instead")
     if label not in header:
         raise InputError(f"{path}: no column {label!r} with labels (data.label): {nearest(label, header)}")
     features = [name for name in header if name != label]

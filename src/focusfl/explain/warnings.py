@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from focusfl.explain.gains import Gains
 from focusfl.explain.groups import Row, agents, empty, groups, numbers, uncertain
 
 MANY = 1 / 3  # with more than this share of the agents uncertain, the groups themselves are in doubt
+SOME = 5  # rounds after the warm-up of FOCUS, before anything is said of its groups
 FEW = 50  # training examples of a group: below, scikit-learn's guide to estimators says "get more data"
 
 
 def warnings(runs: Sequence[Row], bases: dict[str, Gains]) -> Iterator[str]:
     """Of a method's runs and what they are held against: fedavg, local, as far as there is any."""
     row, fedavg, local = runs[0], bases.get("fedavg"), bases.get("local")
+    if row["algorithm"] == "focus" and row["params"].get("init") == "split":
+        rounds, warmup = row.get("rounds", math.inf), row["params"].get("warmup", 0)
+        if rounds < warmup + SOME:
+            yield f"only {rounds} rounds, {warmup} of them warm-up: too few to judge. Train for more rounds."
+            return
     E, unsure = len(numbers(row)), len(uncertain(runs))
     one = all(len(groups(run)) == 1 for run in runs)
     yield from _alike(row, one, fedavg, local)

@@ -24,6 +24,8 @@ def report(name: str, experiment: dict[str, Any], section: Section) -> str:
     ]
     head += [f"{len(seeds)} seed(s): {', '.join(map(str, seeds))}. Best loss of an agent: {first['bayes_kind']}."]
     parts = [f"# {name}", " ".join(head), *in_words(rows), table(rows), *certain(rows)]
+    if section.missing:
+        parts += ["Not computed yet, and in no number here:", "\n".join(f"- {each}" for each in section.missing)]
     parts += [f"- {title(method)}: left out. {why}" for method, why in section.left_out.items()]
     parts += [f"- {who}, left out of {why}" for who, why in section.absent.items()]
     parts += ["What the server learns of one agent:", told(rows), settings(experiment, first)]
@@ -36,9 +38,13 @@ def table(rows: list[Row]) -> str:
     by_method = sorted(group(rows).items(), key=lambda item: mean(r["faa"] for r in item[1]))
     lines = [["method", *columns.values(), "clusters right", "seconds"]]
     for name, runs in by_method:
-        cells = [f"{mean(r[k] for r in runs):.4f} ± {pstdev(r[k] for r in runs):.4f}" for k in columns]
+        cells = [_spread([r[k] for r in runs]) for k in columns]
         lines.append([name, *cells, right(runs), f"{mean(r['seconds'] for r in runs):.1f}"])
     return grid(lines[0], lines[1:])
+
+
+def _spread(values: list[float]) -> str:
+    return f"{mean(values):.4f}" + (f" ± {pstdev(values):.4f}" if len(values) > 1 else "")
 
 
 def certain(rows: list[Row]) -> list[str]:

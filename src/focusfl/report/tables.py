@@ -68,7 +68,8 @@ def methods(by_method: dict[str, list[Row]]) -> Table:
         cells = []
         for k in columns:
             digits = 3 if k == "avg_acc" else 4
-            cells.append(f"{means[name][k]:.{digits}f}±{pstdev(r[k] for r in rows):.1g}")
+            spread = f"±{pstdev(r[k] for r in rows):.1g}" if len(rows) > 1 else ""
+            cells.append(f"{means[name][k]:.{digits}f}{spread}")
         lines.append([name, *cells, right(rows)])
     table.add_column("method", overflow="fold")
     for i, heading in enumerate(columns.values(), 1):  # a narrow terminal folds the names, never the numbers
