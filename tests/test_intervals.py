@@ -271,6 +271,16 @@ def test_the_tables_say_who_is_beyond_noise(folder):
     assert max(map(len, said.splitlines())) <= 80
 
 
+def test_in_a_narrow_window_the_gap_folds_and_not_the_verdict(folder):
+    said = {}
+    for width in (120, 80):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(tables.certain({f"{k}, long mu=0.1": v for k, v in tables.group(read(folder)).items()}))
+        said[width] = console.export_text()
+    for text in said.values():
+        assert text.count("yes") == said[120].count("yes") > 0 and "noise" in text
+
+
 def test_results_without_intervals_are_shown_as_before(folder):
     new = ("faa_interval", "faa_correlation", "excess_se")
     rows = [{k: v for k, v in row.items() if k not in new} for row in read(folder)]

@@ -92,7 +92,8 @@ def certain(by_method: dict[str, list[Row]]) -> RenderableType:
         return Group()
     table = Table(title=certainty.SAYS, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for i, heading in enumerate(made[0]):
-        wide = max(len(line[i]) for line in made[1]) if i else None
+        folds = i in (0, len(made[0]) - 2)  # the name and the gap; all else would lose digits or its "yes"
+        wide = None if folds else max(len(line[i]) for line in made[1])
         table.add_column(heading, justify="right" if i else "left", overflow="fold", min_width=wide)
     for line in made[1]:
         table.add_row(*line)
