@@ -222,6 +222,18 @@ def test_a_split_depends_on_the_seed_and_the_agent_alone(tmp_path):
     assert torch.equal(folder(tmp_path).test(2).x, first.test(1).x)
 
 
+def test_labels_that_may_be_meant_otherwise_are_remarked_on(tmp_path):
+    def remarks(*labels):
+        for name in "ab":
+            lines = [f"{i / 9},{labels[i % len(labels)]}" for i in range(10)]
+            (tmp_path / f"{name}.csv").write_text("\n".join(["x,label", *lines]))
+        return " ".join(ff.data.folder(tmp_path).remarks())
+
+    assert "Ill, ill differ in capital letters alone" in remarks("ill", "Ill", "well")
+    assert "0.0 for one: regression" in remarks("0.0", "1.0")
+    assert not any([remarks("ill", "well"), remarks("0", "1"), remarks("0.5", "1.0")])
+
+
 def test_clusters_scale_and_hidden(tmp_path):
     for e, name in enumerate(["a", "b", "c"]):
         x, y = examples(40, e)

@@ -26,6 +26,7 @@ from focusfl.experiments import Experiment
 from focusfl.fitting import notes, train_and_judge
 from focusfl.interrupt import graceful
 from focusfl.progress import Bars
+from focusfl.report.section import who
 from focusfl.training import Setup
 
 Row = dict[str, Any]
@@ -57,7 +58,7 @@ def compare(
     resolve(experiment.bayes, fed)
     if isinstance(fed, Folder):
         _apart(experiment, out)
-        note("Agents: " + ", ".join(f"{e} {name}" for e, name in enumerate(fed.agents)))
+        note(who(fed.agents))
     for line in dict.fromkeys(line for setup in setups.values() for line in notes(setup)):
         note(line)
     for name in experiment.params.keys() - {method.split(":")[0] for method in experiment.methods}:

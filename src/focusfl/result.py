@@ -14,6 +14,7 @@ from focusfl import explain, intervals, metrics
 from focusfl.bayes import Bayes
 from focusfl.core import Algorithm, Data, State
 from focusfl.data.check import as_data, as_inputs, check_agents
+from focusfl.data.folder import Folder
 from focusfl.engines import Scores
 from focusfl.engines.serial import SerialAgent, predictor
 from focusfl.errors import InputError
@@ -132,6 +133,7 @@ class Result:
         about = {"data": fed.name, "seed": setup.seed, "rounds": setup.rounds, "engine": setup.runner.name}
         found = scored(self.scores, self.best, self.pi, self.clusters, fed.clusters) | self._noise()
         found |= {"n": fed.training.sizes.tolist(), "train": asdict(setup.train), "seconds": self.seconds}
+        found |= {"names": list(fed.agents)} if isinstance(fed, Folder) else {}
         return described(setup.algorithm) | about | found
 
     def _noise(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from focusfl.train import Train
 
 FILES = "csv, parquet or npz file"
 MOST_CLASSES = 10_000
+FEW = 10  # different labels, all whole: they look like classes
 FAR = 10.0  # mean or deviation of a feature: training as it is set is for features of about 1
 
 
@@ -40,6 +41,22 @@ class Folder(Federation):
     deviation: Tensor | None = None  # 1 where the feature is constant
 
     def remarks(self) -> list[str]:
+        """What may have been understood otherwise than it was meant."""
+        return [*self._labels(), *self._far()]
+
+    def _labels(self) -> list[str]:
+        low = [name.lower() for name in self.labels]
+        alike = [name for name in self.labels if low.count(name.lower()) > 1]
+        if alike:
+            return [f"classes {', '.join(alike)} differ in capital letters alone: write them alike if they are one"]
+        values = self.training.y.unique() if self.classes is None else torch.zeros(0)
+        if 0 < len(values) <= FEW and bool((values % 1 == 0).all()):
+            return [
+                f"labels are numbers with a point, {values[0]} for one: regression. For classes write whole numbers"
+            ]
+        return []
+
+    def _far(self) -> list[str]:
         """Training from raw ages and prices goes wrong, and nothing else would say why."""
         if not self.columns or self.mean is not None:
             return []

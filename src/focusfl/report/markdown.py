@@ -8,7 +8,7 @@ from typing import Any
 from focusfl import __version__
 from focusfl.algorithms import ALGORITHMS
 from focusfl.report import certainty, words
-from focusfl.report.section import Section
+from focusfl.report.section import Section, who
 from focusfl.report.tables import COLUMNS, group, right, title
 from focusfl.report.tells import tells
 
@@ -23,6 +23,7 @@ def report(name: str, experiment: dict[str, Any], section: Section) -> str:
         f"{first['data']}, {first['rounds']} rounds, {len(first['loss'])} agents; mean ± standard deviation over"
     ]
     head += [f"{len(seeds)} seed(s): {', '.join(map(str, seeds))}. Best loss of an agent: {first['bayes_kind']}."]
+    head += [f"{said}."] if (said := who(first.get("names", []))) else []
     parts = [f"# {name}", " ".join(head), *in_words(rows), table(rows), *certain(rows)]
     if section.missing:
         parts += ["Not computed yet, and in no number here:", "\n".join(f"- {each}" for each in section.missing)]

@@ -14,7 +14,7 @@ from focusfl.report import below, words
 from focusfl.report import page_tables as tables
 from focusfl.report.figures import Plots, Runs
 from focusfl.report.page_plots import NOTHING, figures
-from focusfl.report.section import OFF, Section
+from focusfl.report.section import OFF, Section, who
 
 CAUTION = " class='caution'"
 SCALES = {"paper": "paper scale", "small": "small scale"}
@@ -146,7 +146,8 @@ def _facts(section: Section) -> str:
     facts = [each(row["data"] for row in rows), each(len(row["loss"]) for row in rows) + " agents"]
     facts += [each(row["rounds"] for row in rows) + " rounds", "seeds " + each(sorted(row["seed"] for row in rows))]
     best = each(BEST.get(row["bayes_kind"], row["bayes_kind"]) for row in rows)
-    return f"{'; '.join(facts)}. Best loss of an agent: {best}."
+    names = who(rows[0].get("names", []))
+    return f"{'; '.join(facts)}. Best loss of an agent: {best}." + f" {names}." * bool(names)
 
 
 def _items(lines: list[str]) -> str:
