@@ -23,10 +23,10 @@ from focusfl.data.federation import Federation
 from focusfl.data.folder import Folder
 from focusfl.errors import CannotRun, Diverged, InputError
 from focusfl.experiments import Experiment
+from focusfl.explain.groups import who
 from focusfl.fitting import notes, train_and_judge
 from focusfl.interrupt import graceful
 from focusfl.progress import Bars
-from focusfl.report.section import who
 from focusfl.training import Setup
 
 Row = dict[str, Any]

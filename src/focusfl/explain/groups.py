@@ -16,6 +16,15 @@ def numbers(row: Row) -> list[int]:
     return list(row.get("agents") or range(len(row["loss"])))
 
 
+def who(names: Sequence[str]) -> str:
+    """Which agent has which number, where they have names.
+
+    >>> who(["aarau", "bern"])
+    'Agents: 0 aarau, 1 bern'
+    """
+    return "Agents: " + ", ".join(f"{e} {name}" for e, name in enumerate(names)) if names else ""
+
+
 def groups(row: Row) -> dict[int, list[int]]:
     """Cluster: its agents. In the order of their first agents."""
     found: dict[int, list[int]] = {}

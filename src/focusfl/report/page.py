@@ -10,11 +10,12 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from focusfl.explain.groups import who
 from focusfl.report import below, words
 from focusfl.report import page_tables as tables
 from focusfl.report.figures import Plots, Runs
 from focusfl.report.page_plots import NOTHING, figures
-from focusfl.report.section import OFF, Section, who
+from focusfl.report.section import OFF, Section
 
 CAUTION = " class='caution'"
 SCALES = {"paper": "paper scale", "small": "small scale"}

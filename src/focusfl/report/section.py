@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 Row = dict[str, Any]
 OFF = "Where ours is off the paper's number, and why:"
-
-
-def who(names: Sequence[str]) -> str:
-    """Which agent has which number, where they have names.
-
-    >>> who(["aarau", "bern"])
-    'Agents: 0 aarau, 1 bern'
-    """
-    return "Agents: " + ", ".join(f"{e} {name}" for e, name in enumerate(names)) if names else ""
 
 
 @dataclass(frozen=True)
