@@ -3,9 +3,11 @@
 import json
 import multiprocessing
 import os
+import queue as queues
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -248,3 +250,110 @@ def test_what_a_claim_waits_for_is_named():
     claim = judge(Saying(says="", metric="faa", better="focus", than=["fedavg"]), table)
     assert (claim.verdict, claim.numbers) == ("not measured", "missing: FOCUS")
     assert judge(Saying(says="", metric="faa", better="focus"), []).numbers == "missing: all"
+
+
+# --- bfloat16 where float32 takes too long; clusters that a cell of another method has found
+
+
+PRECISIONS = ("float32", "bf16")
+
+
+@pytest.fixture
+def unit(monkeypatch):
+    monkeypatch.setattr("focusfl.training.bf16_units", lambda place: True)
+
+
+def computed(here, precision, scale="small"):
+    """In this process, as the workers do."""
+    one, cells = load("table1-a", scale), here / "cells"
+    known = keeping.kept(here / "results") if (here / "results").exists() else {}
+    for _, cell in keeping.cells_of(one):
+        if keeping.status(cell, known, cells, precision) != "done":
+            (cell if precision == "float32" else cell.fast).run(cells, lambda: False)
+    keeping.write([one], cells, files.make_folder(here / "results"))
+
+
+def test_what_is_computed_in_bfloat16_says_so_and_gives_way_to_float32(here, unit):
+    computed(here, "bf16")
+    fast = {row["method"]: row for row in rows(here)}
+    assert all(row["precision"] == "bf16" for row in fast.values())
+    page = markdown(here / "results")
+    assert "bfloat16, weights and sums stay float32 (FOCUS, FedAvg)" in page and "Missing" not in page
+    states = {
+        p: keeping.overview([load("table1-a", "small")], here / "cells", here / "results", p) for p in PRECISIONS
+    }
+    assert [list(states[p].columns[2].cells) for p in PRECISIONS] == [["0"], ["2"]]
+    computed(here, "float32")
+    exact = {row["method"]: row for row in rows(here)}
+    assert not any("precision" in row for row in exact.values()) and "bfloat16" not in markdown(here / "results")
+    for method, row in exact.items():
+        assert row["avg_loss"] != fast[method]["avg_loss"]
+        assert row["avg_loss"] == pytest.approx(fast[method]["avg_loss"], rel=0.05)
+
+
+def test_what_there_is_in_float32_is_not_computed_in_bfloat16(here, unit):
+    computed(here, "float32")
+    before = (here / "results/table1-a.small.json").read_text()
+    computed(here, "bf16")
+    assert (here / "results/table1-a.small.json").read_text() == before
+    assert not any(
+        (cell.fast.folder(here / "cells")).exists() for _, cell in keeping.cells_of(load("table1-a", "small"))
+    )
+
+
+HARD = (
+    TABLE.replace('"focus", "fedavg"', '"focus", "hardcluster"')
+    + """
+[focus]
+M = 2
+init = "tied"
+[hardcluster]
+M = 2
+init = "tied"
+"""
+)
+
+
+def test_hard_clusters_are_those_of_the_cell_of_focus(here):
+    """FedAvg-HardCluster runs FOCUS itself only where no cell has done so, and comes to the same."""
+    write(here, HARD)
+    (_, focus), (_, hard) = keeping.cells_of(load("table1-a", "small"))
+    assert hard.first.key == focus.key and hard.fast.first.key == focus.key and focus.first is None
+    hard.run(here / "own", lambda: False)
+    assert (hard.folder(here / "own") / "first").exists()
+    running.reproduce([load("table1-a", "small")], here / "cells", here / "results", progress=False)
+    assert not (hard.folder(here / "cells") / "first").exists()
+    kept_row, own = rows(here)[1], hard.result(here / "own")
+    assert kept_row["clusters"] == own["clusters"] == rows(here)[0]["clusters"]
+    assert kept_row["avg_loss"] == pytest.approx(own["avg_loss"], rel=1e-5)
+
+
+def test_a_cell_waits_for_the_one_that_it_builds_on(here):
+    """While FOCUS is being computed elsewhere, its hard clusters are not."""
+    write(here, HARD)
+    (_, focus), (_, hard) = keeping.cells_of(load("table1-a", "small"))
+    queue = queues.Queue()
+    queue.put(hard)
+    folder = files.make_folder(focus.folder(here / "cells"))
+    files.make_folder(here / "results")
+    with files.lock(folder / "lock"):
+        about = (queue, here / "cells", here / "results", lambda: False)
+        worker = threading.Thread(target=running.cell_after_cell, args=about)
+        worker.start()
+        time.sleep(3)
+        assert worker.is_alive() and not hard.folder(here / "cells").exists()
+    focus.run(here / "cells", lambda: False)
+    worker.join(60)
+    assert not worker.is_alive() and hard.done(here / "cells")
+    assert not (hard.folder(here / "cells") / "first").exists()
+
+
+def test_the_first_seed_of_everything_comes_first(here, monkeypatch):
+    seeds = TABLE.replace("seeds = [0]", "seeds = [1, 0]", 1)
+    write(here, seeds)
+    write(here, seeds.replace("n = 20", "n = 30"), "table2-b")
+    order = []
+    monkeypatch.setattr(running, "_compute", lambda todo, *_: order.extend(cell.seed for cell in todo))
+    both = [load("table1-a", "small"), load("table2-b", "small")]
+    running.reproduce(both, here / "cells", here / "results", progress=False)
+    assert order == [1, 1, 1, 1, 0, 0, 0, 0]

@@ -134,6 +134,7 @@ class Result:
         found = scored(self.scores, self.best, self.pi, self.clusters, fed.clusters) | self._noise()
         found |= {"n": fed.training.sizes.tolist(), "train": asdict(setup.train), "seconds": self.seconds}
         found |= {"names": list(fed.agents)} if isinstance(fed, Folder) else {}
+        found |= {"precision": "bf16"} if setup.bf16 else {}
         return described(setup.algorithm) | about | found
 
     def _noise(self) -> dict[str, Any]:

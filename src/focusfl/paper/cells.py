@@ -12,13 +12,16 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from focusfl import files, history
 from focusfl.bayes import Surrogates
+from focusfl.core import Algorithm
 from focusfl.data import DATA
 from focusfl.errors import CannotRun
 from focusfl.experiments import Experiment
@@ -38,6 +41,11 @@ class Cell:
     experiment: Experiment
     method: str
     seed: int
+    instead: Algorithm | None = None  # of what the experiment has by that name
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.instead or self.experiment.algorithm(self.method)
 
     @cached_property
     def spec(self) -> dict[str, Any]:
@@ -47,7 +55,7 @@ class Cell:
         defaults = inspect.signature(DATA[e.data["name"]]).parameters.values()
         data = {p.name: p.default for p in defaults if p.default is not p.empty} | options
         data["seed"] = options.get("seed", self.seed)
-        algorithm = e.algorithm(self.method)
+        algorithm = self.algorithm
         precision = None if e.precision == "float32" else e.precision
         later = {"joins": e.joins, "leaves": e.leaves, "precision": precision}  # older cells knew none of them
         return {
@@ -68,6 +76,18 @@ class Cell:
     def key(self) -> str:
         said = json.dumps(self.spec, sort_keys=True, default=list)
         return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    @cached_property
+    def fast(self) -> Cell:
+        """The same in bfloat16: what may stand in for it."""
+        return replace(self, experiment=self.experiment.model_copy(update={"precision": "bf16"}))
+
+    @property
+    def first(self) -> Cell | None:
+        """The cell whose clusters its method builds on (core.Algorithm.first)."""
+        first = self.algorithm.first()
+        exact = self.experiment.model_copy(update={"precision": "float32"})
+        return None if first is None else replace(self, experiment=exact, instead=first)
 
     def folder(self, cells: Path) -> Path:
         return cells / self.key
@@ -94,8 +114,11 @@ class Cell:
     def result(self, cells: Path) -> Row | None:
         return files.read_json(self.folder(cells) / "result.json") if self.done(cells) else None
 
-    def run(self, cells: Path, stop: Callable[[], bool]) -> bool:
-        """Compute it, or go on with it; False: another process is at it."""
+    def run(self, cells: Path, stop: Callable[[], bool], clusters: list[int] | None = None) -> bool:
+        """Compute it, or go on with it; False: another process is at it.
+
+        clusters  those that `first` found; without, that one is run here
+        """
         folder = files.make_folder(self.folder(cells))
         with files.lock(folder / "lock", wait=0.5) as mine:  # `status` holds it for an instant
             if not mine:
@@ -109,6 +132,8 @@ class Cell:
             if isinstance(setup, CannotRun):
                 raise setup
             assert isinstance(setup, Setup)
+            if clusters is not None:
+                setup = replace(setup, algorithm=setup.algorithm.given(torch.tensor(clusters)))
             surrogates = Surrogates(cells / "surrogates")
             with Bars(False) as bars:
                 options = {"resume": True, "eval_every": e.eval_every, "checkpoint_every": e.checkpoint_every}

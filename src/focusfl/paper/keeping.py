@@ -35,6 +35,20 @@ def kept(results: Path) -> dict[str, Row]:
     return found
 
 
+def row_of(cell: Cell, known: dict[str, Row], cells: Path) -> Row | None:
+    """In float32, as the paper's setting is; else in bfloat16, where that is all there is."""
+    return known.get(cell.key) or cell.result(cells) or known.get(cell.fast.key) or cell.fast.result(cells)
+
+
+def status(cell: Cell, known: dict[str, Row], cells: Path, precision: str) -> Status:
+    """Of the cell in float32; with bf16, of the one in bfloat16 where there is none in float32."""
+    if cell.key in known or cell.done(cells):
+        return "done"
+    if precision == "float32":
+        return cell.status(cells)
+    return "done" if cell.fast.key in known else cell.fast.status(cells)
+
+
 def write(wanted: list[Reproduction], cells: Path, results: Path) -> None:
     """A file for each table or figure that has rows; rows of settings that changed go to NAME.SCALE.old.json."""
     made = describe()
@@ -43,7 +57,7 @@ def write(wanted: list[Reproduction], cells: Path, results: Path) -> None:
         for one in wanted:
             rows = []
             for part, cell in cells_of(one):
-                row = known.get(cell.key) or cell.result(cells)
+                row = row_of(cell, known, cells)
                 if row is not None:
                     rows.append({"part": part.name} | row | {"method": cell.method})
             if rows:
@@ -73,8 +87,8 @@ def _short(value: Any) -> Any:
     return [_short(v) for v in value] if isinstance(value, list) else value
 
 
-def overview(wanted: list[Reproduction], cells: Path, results: Path) -> Table:
-    """How many cells of each are done, running, begun, failed, missing."""
+def overview(wanted: list[Reproduction], cells: Path, results: Path, precision: str = "float32") -> Table:
+    """How many cells of each are done, running, begun, failed, missing; with bf16, what is done in it counts."""
     known = kept(results)
     states: tuple[Status, ...] = ("done", "running", "begun", "failed", "missing")
     table = Table("table or figure", "scale", *states)
@@ -83,6 +97,6 @@ def overview(wanted: list[Reproduction], cells: Path, results: Path) -> Table:
             there = (results / f"{one.name}.{one.scale}.json").exists()
             table.add_row(one.name, one.scale, *("1" if there else "0", "0", "0", "0", "0" if there else "1"))
             continue
-        each: list[Status] = ["done" if cell.key in known else cell.status(cells) for _, cell in cells_of(one)]
+        each = [status(cell, known, cells, precision) for _, cell in cells_of(one)]
         table.add_row(one.name, one.scale, *(str(each.count(state)) for state in states))
     return table

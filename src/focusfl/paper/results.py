@@ -39,13 +39,24 @@ def section(one: Reproduction, kept: dict[str, Any]) -> Section:
         scale=one.scale,
         rows=rows,
         expect={(part.name, method): numbers for part in one.parts for method, numbers in part.expect.items()},
-        deviations=one.deviations,
+        deviations=one.deviations + _fast(rows),
         claims=[judge(saying, rows, {p.name: p.experiment.methods for p in one.parts}) for saying in one.sayings],
         off=off(one, rows),
         missing=missing,
         table=[_beside(row, one.printed) for row in kept.get("table", [])],
         made={**kept.get("written_by", {}), "settings": kept.get("settings", {}), **_commit(rows)},
     )
+
+
+def _fast(rows: list[Row]) -> list[str]:
+    """Which of them were trained in bfloat16: they stand where there are none in float32."""
+    found = dict.fromkeys(
+        ": ".join(filter(None, [row["part"], title(row["method"])]))
+        for row in rows
+        if row.get("precision") == "bf16"
+    )
+    says = "local training multiplies in bfloat16, weights and sums stay float32"
+    return [f"{says} ({', '.join(found)})"] if found else []
 
 
 def _reaching(row: Row, one: Reproduction) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import queue as queues
 import signal
 import time
 from collections.abc import Callable
@@ -17,27 +18,36 @@ from focusfl.interrupt import graceful
 from focusfl.machine import describe
 from focusfl.paper import keeping, timing
 from focusfl.paper.cells import Cell
-from focusfl.paper.reproduction import Reproduction
+from focusfl.paper.reproduction import Part, Reproduction
 from focusfl.progress import Whole
 from focusfl.theory.check import check_all
 from focusfl.theory.table import summary
 
 
 def reproduce(
-    wanted: list[Reproduction], cells: Path, results: Path, jobs: int = 1, progress: bool | None = None
+    wanted: list[Reproduction],
+    cells: Path,
+    results: Path,
+    jobs: int = 1,
+    progress: bool | None = None,
+    precision: str = "float32",
 ) -> list[str]:
-    """Compute what is missing; returns what failed, and why."""
+    """Compute what is missing, the first seed of everything first; returns what failed, and why.
+
+    precision  bf16: what is missing is computed in bfloat16, where the processor has units for it
+    """
     files.make_folder(cells)
     files.make_folder(results)
     known = keeping.kept(results)
-    todo = {c.key: c for one in wanted for _, c in keeping.cells_of(one) if c.key not in known}
-    todo = {key: cell for key, cell in todo.items() if not cell.done(cells)}
+    every = sorted((place for one in wanted for place in keeping.cells_of(one)), key=_turn)
+    missing = [cell for _, cell in every if keeping.status(cell, known, cells, precision) != "done"]
+    todo = {cell.key: cell for cell in (c if precision == "float32" else c.fast for c in missing)}
     save = partial(keeping.write, wanted, cells, results)
     for one in wanted:
         if one.kind != "experiment":
             _measure(one, results, progress)
     if todo:
-        _compute(list(todo.values()), cells, jobs, progress, save)
+        _compute(list(todo.values()), cells, results, jobs, progress, save)
     save()
     return [f"{cell.method} seed {cell.seed}: {why}" for cell in todo.values() if (why := _failure(cell, cells))]
 
@@ -64,7 +74,9 @@ def _measure(one: Reproduction, results: Path, progress: bool | None) -> None:
     files.write_json(path, page)
 
 
-def _compute(todo: list[Cell], cells: Path, jobs: int, progress: bool | None, save: Callable[[], None]) -> None:
+def _compute(
+    todo: list[Cell], cells: Path, results: Path, jobs: int, progress: bool | None, save: Callable[[], None]
+) -> None:
     """Worker processes take cell after cell; this one watches, and saves the results as they come."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
@@ -72,9 +84,8 @@ def _compute(todo: list[Cell], cells: Path, jobs: int, progress: bool | None, sa
     for cell in todo:
         queue.put(cell)
     asked, here = context.Event(), os.getpid()
-    workers = [
-        context.Process(target=_work, args=(queue, cells, jobs, asked, here), daemon=True) for _ in range(jobs)
-    ]
+    about = (queue, cells, results, jobs, asked, here)
+    workers = [context.Process(target=_work, args=about, daemon=True) for _ in range(jobs)]
     with graceful() as stop, Whole(sum(_length(cell) for cell in todo), progress) as bar:
         for worker in workers:
             worker.start()
@@ -101,32 +112,45 @@ def _compute(todo: list[Cell], cells: Path, jobs: int, progress: bool | None, sa
         raise OSError("a worker died (out of memory or disk?); the same command goes on where it was")
 
 
-def _work(queue: Any, cells: Path, jobs: int, asked: Any, parent: int) -> None:
-    """Cell after cell, until there are none, or until asked to stop, or the parent is gone."""
-    import queue as queues
-
+def _work(queue: Any, cells: Path, results: Path, jobs: int, asked: Any, parent: int) -> None:
+    """A worker: until there are no more cells, or it is asked to stop, or the parent is gone."""
     import torch
 
     for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C reaches all; the parent says when to stop
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
+    cell_after_cell(queue, cells, results, lambda: bool(asked.is_set()) or os.getppid() != parent)
 
-    def stop() -> bool:
-        return bool(asked.is_set()) or os.getppid() != parent
 
+def cell_after_cell(queue: Any, cells: Path, results: Path, stop: Callable[[], bool]) -> None:
+    """Until there are none; one that builds on a cell that is being computed waits for it."""
     while not stop():
         try:
             cell: Cell = queue.get(timeout=1)
         except queues.Empty:
             return
         try:
-            cell.run(cells, stop)
+            if (first := cell.first) is None:
+                cell.run(cells, stop)
+            elif (row := keeping.row_of(first, keeping.kept(results), cells)) is not None:
+                cell.run(cells, stop, row["clusters"])
+            elif "running" in (first.status(cells), first.fast.status(cells)):
+                queue.put(cell)  # its turn comes when that one is done
+                time.sleep(1)
+            else:
+                cell.run(cells, stop)
         except Interrupted:
             return
         except OSError:  # a full disk would meet every cell
             raise
         except Exception as error:
             files.write_text(cell.folder(cells) / "error.txt", f"{type(error).__name__}: {error}")
+
+
+def _turn(place: tuple[Part, Cell]) -> int:
+    """Which of its seeds it is."""
+    part, cell = place
+    return part.experiment.seeds.index(cell.seed)
 
 
 def _length(cell: Cell) -> int:
