@@ -173,6 +173,17 @@ def test_afl_round_by_hand():
 
 
 @every_engine
+@pytest.mark.parametrize(("at", "gap"), [("before", 16 - 1), ("after", 10.24 - 0.64)])
+def test_afl_weighs_losses_before_or_after_training(at, gap, engine):
+    # targets 1 and 4, w = 0, lr 0.1, one step: theta = 0.2 and 0.8; the projection keeps gamma times the gap
+    fed, network = one_weight(1.0, 4.0)
+    train = ff.Train(lr=0.1, steps=1)
+    done = last_round(ff.AFL(at=at), fed, 1, model=network, train=train, engine=engine)
+    assert (done.server["lam"][1] - done.server["lam"][0]).item() == pytest.approx(0.01 * gap, abs=1e-6)
+    assert done.server["w"]["weight"].item() == pytest.approx(0.5)
+
+
+@every_engine
 def test_afl_evaluates_the_running_mean(ragged, engine):
     seen = []
     for done in run(Setup.of(ff.AFL(), ragged, 4, engine=engine)):

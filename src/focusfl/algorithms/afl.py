@@ -8,14 +8,14 @@ upload  add {"theta": [1, ...], "lam": []}, each {"loss": []}
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, mean_or_keep, row, scale
-from focusfl.errors import require
+from focusfl.errors import choice, require
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,19 @@ class AFL(Algorithm):
     """Minimises the loss of the worst mixture of agents: their weights lam follow their losses.
 
     gamma  the step of lam; 0: equal weights for ever
+    at     "before": lam follows the losses of the shared model; "after": those of what the agents made of it, which
+           the FOCUS paper's numbers look like
     """
 
     gamma: float = 0.01
+    at: Literal["before", "after"] = field(default="before", metadata={"later": True})
 
     name: ClassVar[str] = "AFL"
     paper: ClassVar[str] = "Mohri et al. 2019, arXiv 1902.00146"
 
     def __post_init__(self) -> None:
         require("afl.gamma", self.gamma, self.gamma >= 0, "0 or more")
+        choice("afl.at", self.at, ("before", "after"))
 
     def start(self, networks: Networks, E: int) -> State:
         w = networks.copies(1)
@@ -41,8 +45,10 @@ class AFL(Algorithm):
         return {**server, **row({"lam": server["lam"]}, e)}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
-        loss, theta = agent.losses(server["w"])[0], agent.sgd(server["w"])
-        lam = server["lam"]
+        w, lam = server["w"], server["lam"]
+        before = agent.losses(w) if self.at == "before" else None
+        theta = agent.sgd(w)
+        loss = (agent.losses(theta) if before is None else before)[0]
         return state, Upload(add={"theta": scale(theta, lam), "lam": lam}, each={"loss": loss})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
