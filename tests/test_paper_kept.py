@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from focusfl import files
+from focusfl import cli, files
 from focusfl.paper import keeping, running
 from focusfl.paper import results as kept
 from focusfl.paper.cells import Cell
@@ -289,6 +289,14 @@ def test_what_is_computed_in_bfloat16_says_so_and_gives_way_to_float32(here, uni
     for method, row in exact.items():
         assert row["avg_loss"] != fast[method]["avg_loss"]
         assert row["avg_loss"] == pytest.approx(fast[method]["avg_loss"], rel=0.05)
+
+
+def test_without_units_for_bfloat16_it_is_float32_and_says_so(here, monkeypatch, capsys):
+    monkeypatch.setattr("focusfl.device.bf16_units", lambda place: False)
+    cli.app(["reproduce", "table1-a", "--precision", "bf16", "--cells", "cells"], standalone_mode=False)
+    assert "stays float32" in capsys.readouterr().err
+    (part,) = load("table1-a", "small").parts
+    assert {row["key"] for row in rows(here)} == {Cell(part.experiment, m, 0).key for m in ("focus", "fedavg")}
 
 
 def test_what_there_is_in_float32_is_not_computed_in_bfloat16(here, unit):

@@ -100,6 +100,7 @@ def reproduce(
     from rich.console import Console
 
     from focusfl import files
+    from focusfl.device import NO_UNITS, bf16_units, find
     from focusfl.paper import readme
     from focusfl.paper.keeping import overview
     from focusfl.paper.reproduction import catalogue, load
@@ -113,6 +114,9 @@ def reproduce(
     if list_:
         Console().print(overview(wanted, cells, results, precision))
         return
+    if precision == "bf16" and not bf16_units(find("cpu")):
+        _note(NO_UNITS)
+        precision = "float32"
     try:
         failed = compute(wanted, cells, results, jobs, precision=precision)
     finally:  # also of what there is when it is stopped

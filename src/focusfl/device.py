@@ -7,6 +7,7 @@ import torch
 from focusfl.errors import InputError
 
 DEVICES = ("cpu", "cuda", "mps", "auto")
+NO_UNITS = "precision = bf16: this processor has no bfloat16 units, so it stays float32"
 
 
 def find(name: str) -> torch.device:

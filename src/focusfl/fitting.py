@@ -10,6 +10,7 @@ from pathlib import Path
 from focusfl.bayes import Surrogates, resolve
 from focusfl.core import Algorithm
 from focusfl.data.federation import Federation
+from focusfl.device import NO_UNITS
 from focusfl.files import make_folder
 from focusfl.progress import Bars
 from focusfl.result import Result, found_clusters
@@ -108,7 +109,7 @@ def notes(setup: Setup) -> list[str]:
     if M != "auto" and M > E:
         lines.append(f"M = {M} clusters for {E} agents: at least {M - E} will stay empty")
     if setup.precision == "bf16" and not setup.bf16:
-        lines.append("precision = bf16: this processor has no bfloat16 units, so it stays float32")
+        lines.append(NO_UNITS)
     return lines + setup.fed.remarks()
 
 
