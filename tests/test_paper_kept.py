@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import queue as queues
+import shutil
 import signal
 import subprocess
 import sys
@@ -337,23 +338,34 @@ def test_hard_clusters_are_those_of_the_cell_of_focus(here):
 
 
 def test_a_cell_waits_for_the_one_that_it_builds_on(here):
-    """While FOCUS is being computed elsewhere, its hard clusters are not."""
-    write(here, HARD)
-    (_, focus), (_, hard) = keeping.cells_of(load("table1-a", "small"))
-    queue = queues.Queue()
-    queue.put(hard)
-    folder = files.make_folder(focus.folder(here / "cells"))
+    """While FOCUS is being computed elsewhere, its hard clusters are not, but what comes after them is."""
+    write(here, HARD.replace('"hardcluster"', '"hardcluster", "fedavg", "local"'))
+    focus, hard, fedavg, local = (cell for _, cell in keeping.cells_of(load("table1-a", "small")))
+    cells, queue = here / "cells", queues.Queue()
+    focus.run(here / "elsewhere", lambda: False)
+    folder = files.make_folder(focus.folder(cells))
     files.make_folder(here / "results")
     with files.lock(folder / "lock"):
-        about = (queue, here / "cells", here / "results", lambda: False)
-        worker = threading.Thread(target=running.cell_after_cell, args=about)
+        queue.put(hard)
+        queue.put(fedavg)
+        worker = threading.Thread(
+            target=running.cell_after_cell, args=(queue, cells, here / "results", lambda: False)
+        )
         worker.start()
-        time.sleep(3)
-        assert worker.is_alive() and not hard.folder(here / "cells").exists()
-    focus.run(here / "cells", lambda: False)
+        until(lambda: fedavg.done(cells))
+        assert worker.is_alive() and not hard.folder(cells).exists()
+        queue.put(local)
+        shutil.copy(focus.folder(here / "elsewhere") / "result.json", folder)
     worker.join(60)
-    assert not worker.is_alive() and hard.done(here / "cells")
-    assert not (hard.folder(here / "cells") / "first").exists()
+    assert not worker.is_alive() and hard.done(cells) and local.done(cells)
+    assert not (hard.folder(cells) / "first").exists()
+
+
+def until(happens, seconds=60):
+    end = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_the_first_seed_of_everything_comes_first(here, monkeypatch):

@@ -123,28 +123,37 @@ def _work(queue: Any, cells: Path, results: Path, jobs: int, asked: Any, parent:
 
 
 def cell_after_cell(queue: Any, cells: Path, results: Path, stop: Callable[[], bool]) -> None:
-    """Until there are none; one that builds on a cell that is being computed waits for it."""
+    """Until there are none; one that builds on a cell that is being computed waits for it, then goes first."""
+    waiting: list[Cell] = []
     while not stop():
+        cell = next((c for c in waiting if not _waits(c, cells)), None)
+        if cell is not None:
+            waiting.remove(cell)
+        else:
+            try:
+                cell = queue.get(timeout=1)
+            except queues.Empty:
+                if waiting:
+                    continue
+                return
+            if _waits(cell, cells):
+                waiting.append(cell)
+                continue
         try:
-            cell: Cell = queue.get(timeout=1)
-        except queues.Empty:
-            return
-        try:
-            if (first := cell.first) is None:
-                cell.run(cells, stop)
-            elif (row := keeping.row_of(first, keeping.kept(results), cells)) is not None:
-                cell.run(cells, stop, row["clusters"])
-            elif "running" in (first.status(cells), first.fast.status(cells)):
-                queue.put(cell)  # its turn comes when that one is done
-                time.sleep(1)
-            else:
-                cell.run(cells, stop)
+            row = cell.first and keeping.row_of(cell.first, keeping.kept(results), cells)
+            cell.run(cells, stop, row["clusters"] if row else None)
         except Interrupted:
             return
         except OSError:  # a full disk would meet every cell
             raise
         except Exception as error:
             files.write_text(cell.folder(cells) / "error.txt", f"{type(error).__name__}: {error}")
+
+
+def _waits(cell: Cell, cells: Path) -> bool:
+    """Is the cell that it builds on being computed?"""
+    first = cell.first
+    return first is not None and "running" in (first.status(cells), first.fast.status(cells))
 
 
 def _turn(place: tuple[Part, Cell]) -> int:
