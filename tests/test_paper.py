@@ -45,6 +45,8 @@ NAMES = [
     "fig-convergence",
     "fig-convergence-cifar",
     "theory",
+    "readings-mnist",
+    "surrogates-mnist",
 ]
 
 SMALL = """

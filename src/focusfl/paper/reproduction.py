@@ -62,7 +62,7 @@ class Reproduction:
     name: str
     title: str
     scale: str
-    kind: str  # "experiment", or what measures it: "runtime", "metric-time", "theory"
+    kind: str  # "experiment", or what measures it: "runtime", "metric-time", "surrogates", "theory"
     parts: list[Part]
     options: Table  # of a kind that is no experiment
     sayings: list[Saying]
@@ -114,7 +114,7 @@ def _place(name: str) -> tuple[int, str]:
 
 
 ORDER = ["table1", "table2", "table3", "rounds", "hard", "sota", "fair", "clients100", "fig", "runtime", "metric"]
-ORDER += ["theory"]
+ORDER += ["readings", "surrogates", "theory"]
 
 
 def _part(base: Table, part: Table, raw: Table, scale: str, path: Path) -> Part:

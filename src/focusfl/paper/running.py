@@ -16,7 +16,7 @@ from focusfl import files
 from focusfl.errors import InputError, Interrupted
 from focusfl.interrupt import graceful
 from focusfl.machine import describe
-from focusfl.paper import keeping, timing
+from focusfl.paper import keeping, surrogates, timing
 from focusfl.paper.cells import Cell
 from focusfl.paper.reproduction import Part, Reproduction
 from focusfl.progress import Whole
@@ -43,17 +43,17 @@ def reproduce(
     missing = [cell for _, cell in every if keeping.status(cell, known, cells, precision) != "done"]
     todo = {cell.key: cell for cell in (c if precision == "float32" else c.fast for c in missing)}
     save = partial(keeping.write, wanted, cells, results)
-    for one in wanted:
-        if one.kind != "experiment":
-            _measure(one, results, progress)
     if todo:
         _compute(list(todo.values()), cells, results, jobs, progress, save)
     save()
+    for one in wanted:
+        if one.kind != "experiment":
+            _measure(one, cells, results, progress, precision)
     return [f"{cell.method} seed {cell.seed}: {why}" for cell in todo.values() if (why := _failure(cell, cells))]
 
 
-def _measure(one: Reproduction, results: Path, progress: bool | None) -> None:
-    """Times and bounds: measured here and now, unless they have been."""
+def _measure(one: Reproduction, cells: Path, results: Path, progress: bool | None, precision: str) -> None:
+    """Times, bounds and other surrogates: measured here and now, unless they have been."""
     path = results / f"{one.name}.{one.scale}.json"
     if path.exists():
         return
@@ -66,6 +66,8 @@ def _measure(one: Reproduction, results: Path, progress: bool | None) -> None:
             rows = timing.runtime(one.options.get("n"), repeats=5, watch=watch)
         elif one.kind == "metric-time":
             rows = timing.metric_time()
+        elif one.kind == "surrogates":
+            rows = surrogates.against_others(one, keeping.kept(results), cells, precision, watch)
         elif one.kind == "theory":
             rows = [{k: v.strip("*") for k, v in line.items()} for line in summary(check_all(watch=watch))]
         else:
