@@ -54,6 +54,15 @@ def test_rounds_to_an_accuracy_are_means_over_the_seeds_that_reached_it():
     assert table[3] == ["FedAvg", "3.5 (2 of 2)", NONE, NONE, "never (0 of 2)"]
 
 
+def test_what_was_measured_has_a_dash_where_the_paper_has_nothing():
+    lines = [
+        {"method": "focus", "ratio": -2.5, "ratio, paper": 1.06},
+        {"method": "ifca", "ratio": 1.0, "ratio, paper": None},
+    ]
+    table = Read(page("Times", [Section("runtime", "Times", "small", [], table=lines)])).find("ratio, paper")
+    assert table[1:] == [["focus", f"{MINUS}2.5", "1.06"], ["ifca", "1", NONE]]
+
+
 def test_every_part_has_its_own_block():
     rows = [row | {"part": f"k = {k}", "faa": k * row["faa"]} for k in (1, 3) for row in section().rows]
     text = page("Parts", [replace(section(), rows=rows, expect={("k = 3", "focus"): {"faa": 1.0}})])

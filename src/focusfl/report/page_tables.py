@@ -173,7 +173,8 @@ def timed(lines: list[Row]) -> str:
     """What was measured and not trained: its columns as they are."""
 
     def cell(value: object) -> str:
-        return f"<td>{minus(f'{value:.3g}')}</td>" if isinstance(value, float) else f"<td>{escape(str(value))}</td>"
+        text = NONE if value is None else minus(f"{value:.3g}") if isinstance(value, float) else escape(str(value))
+        return f"<td>{text}</td>"
 
     headings = [name.replace("_", " ") for name in lines[0]]
     return plain("Measured", headings, [f"<tr>{''.join(map(cell, line.values()))}</tr>" for line in lines])
