@@ -361,6 +361,31 @@ def test_a_cell_waits_for_the_one_that_it_builds_on(here):
     assert not (hard.folder(cells) / "first").exists()
 
 
+def test_while_another_process_trains_its_best_losses_a_cell_waits_and_the_next_is_computed(here):
+    """Both have been trained; the best losses of the first are being found elsewhere."""
+    write(here, TABLE.replace("rounds = 3", 'rounds = 3\nbayes = "true"'))
+    write(here, TABLE, "table2-b")  # best losses are known there
+    (_, focus), (_, other) = (next(keeping.cells_of(load(name, "small"))) for name in ("table1-a", "table2-b"))
+    focus.run(here / "elsewhere", lambda: False)
+    (lock,) = (here / "elsewhere/surrogates").glob("*.lock")
+    cells, queue = here / "cells", queues.Queue()
+    files.make_folder(here / "results")
+    files.make_folder(cells / "surrogates")
+    with files.lock(cells / "surrogates" / lock.name):
+        queue.put(focus)
+        queue.put(other)
+        worker = threading.Thread(
+            target=running.cell_after_cell, args=(queue, cells, here / "results", lambda: False)
+        )
+        worker.start()
+        until(lambda: other.done(cells))
+        assert worker.is_alive() and focus.rounds_done(cells) == 3 and focus.status(cells) == "begun"
+    worker.join(60)
+    assert not worker.is_alive()
+    mine, theirs = focus.result(cells), focus.result(here / "elsewhere")
+    assert mine["excess_risk"] == theirs["excess_risk"] and mine["loss"] == theirs["loss"]
+
+
 def until(happens, seconds=60):
     end = time.monotonic() + seconds
     while not happens():

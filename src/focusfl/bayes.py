@@ -8,6 +8,7 @@ steps; with epochs, epochs over the pooled data.
 from __future__ import annotations
 
 import hashlib
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +24,7 @@ from focusfl import files
 from focusfl.algorithms.local import Local
 from focusfl.data.federation import Federation
 from focusfl.engines.presence import EVERYBODY
-from focusfl.errors import Diverged, InputError, nearest
+from focusfl.errors import Busy, Diverged, InputError, nearest
 from focusfl.examples import read
 from focusfl.training import Round, Setup, evaluate, example_losses, run
 from focusfl.tree import take
@@ -55,10 +56,13 @@ def resolve(kind: str, fed: Federation) -> str:
 
 
 class Surrogates:
-    """Trains surrogates and keeps them by content: methods compared on the same data share one."""
+    """Trains surrogates and keeps them by content: methods compared on the same data share one.
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder
+    wait  for another process that is training one in the same folder; else `best` raises Busy
+    """
+
+    def __init__(self, folder: Path | None = None, wait: bool = True) -> None:
+        self.folder, self.wait = folder, wait
         self._known: dict[str, Losses] = {}
 
     def best(
@@ -97,7 +101,10 @@ class Surrogates:
         """From the file; where there is none, trained, by one process at a time, with checkpoints meanwhile."""
         files.make_folder(path.parent)
         kept, examples = path.with_suffix(".json"), path.with_suffix(".safetensors")
-        with files.lock(path.with_suffix(".lock")):
+        lock = path.with_suffix(".lock")
+        with files.lock(lock, wait=math.inf if self.wait else 0) as mine:
+            if not mine and not kept.exists():
+                raise Busy(lock)
             if not kept.exists():
                 loss, fresh = train(files.make_folder(path))
                 files.write(examples, lambda temporary: save_file({"loss": fresh}, temporary))

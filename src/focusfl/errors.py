@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class InputError(ValueError):
@@ -21,6 +22,14 @@ class Diverged(RuntimeError):
 
 class Interrupted(Exception):
     """Stopped on request, after a whole round and with a checkpoint. Exit code 130."""
+
+
+class Busy(Exception):
+    """Another process is at work on what is needed here, and holds `lock` as long."""
+
+    def __init__(self, lock: Path) -> None:
+        super().__init__(f"{lock}: held by another process")
+        self.lock = lock
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -115,7 +115,7 @@ class Cell:
         return files.read_json(self.folder(cells) / "result.json") if self.done(cells) else None
 
     def run(self, cells: Path, stop: Callable[[], bool], clusters: list[int] | None = None) -> bool:
-        """Compute it, or go on with it; False: another process is at it.
+        """Compute it, or go on with it; False: another process is at it. Busy: another is at its best losses.
 
         clusters  those that `first` found; without, that one is run here
         """
@@ -134,7 +134,7 @@ class Cell:
             assert isinstance(setup, Setup)
             if clusters is not None:
                 setup = replace(setup, algorithm=setup.algorithm.given(torch.tensor(clusters)))
-            surrogates = Surrogates(cells / "surrogates")
+            surrogates = Surrogates(cells / "surrogates", wait=False)
             with Bars(False) as bars:
                 options = {"resume": True, "eval_every": e.eval_every, "checkpoint_every": e.checkpoint_every}
                 result = train_and_judge(setup, bars, surrogates, e.bayes, folder, stop=stop, **options)  # type: ignore[arg-type]

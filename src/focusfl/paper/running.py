@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from focusfl import files
-from focusfl.errors import InputError, Interrupted
+from focusfl.errors import Busy, InputError, Interrupted
 from focusfl.interrupt import graceful
 from focusfl.machine import describe
 from focusfl.paper import keeping, surrogates, timing
@@ -125,12 +125,13 @@ def _work(queue: Any, cells: Path, results: Path, jobs: int, asked: Any, parent:
 
 
 def cell_after_cell(queue: Any, cells: Path, results: Path, stop: Callable[[], bool]) -> None:
-    """Until there are none; one that builds on a cell that is being computed waits for it, then goes first."""
-    waiting: list[Cell] = []
+    """Until there are none; one that needs what another process is computing waits for it, then goes first."""
+    waiting: list[tuple[Cell, Callable[[], bool]]] = []  # and what is true as long
     while not stop():
-        cell = next((c for c in waiting if not _waits(c, cells)), None)
-        if cell is not None:
-            waiting.remove(cell)
+        ready = next((each for each in waiting if not each[1]()), None)
+        if ready is not None:
+            waiting.remove(ready)
+            cell = ready[0]
         else:
             try:
                 cell = queue.get(timeout=1)
@@ -138,24 +139,31 @@ def cell_after_cell(queue: Any, cells: Path, results: Path, stop: Callable[[], b
                 if waiting:
                     continue
                 return
-            if _waits(cell, cells):
-                waiting.append(cell)
+            if _first_runs(cell, cells):
+                waiting.append((cell, partial(_first_runs, cell, cells)))
                 continue
         try:
             row = cell.first and keeping.row_of(cell.first, keeping.kept(results), cells)
             cell.run(cells, stop, row["clusters"] if row else None)
         except Interrupted:
             return
+        except Busy as other:
+            waiting.append((cell, partial(_held, other.lock)))
         except OSError:  # a full disk would meet every cell
             raise
         except Exception as error:
             files.write_text(cell.folder(cells) / "error.txt", f"{type(error).__name__}: {error}")
 
 
-def _waits(cell: Cell, cells: Path) -> bool:
+def _first_runs(cell: Cell, cells: Path) -> bool:
     """Is the cell that it builds on being computed?"""
     first = cell.first
     return first is not None and "running" in (first.status(cells), first.fast.status(cells))
+
+
+def _held(lock: Path) -> bool:
+    with files.lock(lock, wait=0) as free:
+        return not free
 
 
 def _turn(place: tuple[Part, Cell]) -> int:
