@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 # where tests keep the data sets they fetch (about 320 MB); users have theirs in the cache folder
 export FOCUSFL_DATA ?= $(CURDIR)/.data
-# tests at the same time: a process takes file after file, in the order of the alphabet (the long ones are at d and f)
+# tests at the same time: each file is one process's
 JOBS   ?= 2
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
@@ -15,7 +15,7 @@ demo: $(VENV)/.base
 	$(BIN)/focusfl run demo --out runs/demo --overwrite
 
 test: $(VENV)/.dev check
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
