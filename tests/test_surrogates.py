@@ -101,3 +101,7 @@ def test_what_is_computed_later_comes_in_and_shared_runs_stand_once(here):
         assert reproduce([load(name, "small")], here / "cells", here / "results") == []
     lines = [(r["table"], r["method"]) for r in study(here)]
     assert lines == [("table1-a", "FOCUS"), ("table1-a", "FedAvg"), ("table2-a", "Local")]
+    (here / "experiments/paper/table2-a.toml").write_text(TABLE.replace("lr = 0.1", "lr = 0.2"))  # other runs
+    assert reproduce([load("table2-a", "small")], here / "cells", here / "results") == []
+    lines = [(r["table"], r["method"]) for r in study(here)]
+    assert lines == [(table, method) for table in ("table1-a", "table2-a") for method in ("FOCUS", "FedAvg")]

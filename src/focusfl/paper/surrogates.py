@@ -51,7 +51,7 @@ def against_others(
     runs = list(_runs(one, known, cells))
     if not runs:
         raise InputError(f"{one.name}: none of its tables has been computed: focusfl reproduce {tables[0]} first")
-    parts = {_setting(part, cell): (part, cell.seed) for _, part, cell, _ in runs}
+    parts = {(_setting(part), cell.seed): (part, cell.seed) for _, part, cell, _ in runs}
     total, done = sum((part.experiment.rounds or 1) + sum(epochs) for part, _ in parts.values()), 0
 
     def step(_: Round) -> None:
@@ -66,7 +66,7 @@ def against_others(
     }
     return [
         {"table": table, "setting": part.name or "-", "method": title(cell.method), "FAA": row["faa"]}
-        | compared(torch.tensor(row["loss"]), best[_setting(part, cell)], epochs)
+        | compared(torch.tensor(row["loss"]), best[_setting(part), cell.seed], epochs)
         | {"FAA, paper": part.expect.get(cell.method, {}).get("faa")}
         for table, part, cell, row in runs
     ]
@@ -110,15 +110,15 @@ def _runs(one: Reproduction, known: dict[str, Row], cells: Path) -> Iterator[tup
     seen = set()
     for name in one.options["tables"]:
         for part, cell in cells_of(load(name, one.scale)):
-            row, what = row_of(cell, known, cells), (repr(part.experiment.data), repr(cell.algorithm))
+            row, what = row_of(cell, known, cells), (_setting(part), repr(cell.algorithm))
             if row is not None and what not in seen:
                 seen.add(what)
                 yield name, part, cell, row
 
 
-def _setting(part: Part, cell: Cell) -> tuple[str, int]:
-    """What best losses depend on."""
-    return repr(part.experiment.data), cell.seed
+def _setting(part: Part) -> str:
+    """What best losses depend on, beside the seed."""
+    return repr((part.experiment.data, part.experiment.train, part.experiment.rounds))
 
 
 def _setup(part: Part, seed: int, precision: str) -> Setup:
