@@ -77,7 +77,9 @@ def others(
 ) -> Others:
     """Trains what is not there yet."""
     fed, best = setup.fed, surrogates.best(setup, "true", watch=watch)
-    assert best.examples is not None
+    if best.examples is None:
+        where = f"{surrogates.folder}: best losses kept by an older version, which left out those of single examples"
+        raise InputError(f"{where}; delete the folder and run this again")
     more = [replace(setup, train=train, rounds=N) for N in epochs]
     return Others([surrogates.best(s, "true", watch=watch).loss for s in more], drawn_anew(best.examples, fed))
 
