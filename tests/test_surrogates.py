@@ -105,3 +105,11 @@ def test_what_is_computed_later_comes_in_and_shared_runs_stand_once(here):
     assert reproduce([load("table2-a", "small")], here / "cells", here / "results") == []
     lines = [(r["table"], r["method"]) for r in study(here)]
     assert lines == [(table, method) for table in ("table1-a", "table2-a") for method in ("FOCUS", "FedAvg")]
+
+
+def test_best_losses_of_an_older_version_are_refused_in_words(here):
+    assert reproduce([load("table1-a", "small")], here / "cells", here / "results") == []
+    for path in (here / "cells/surrogates").glob("*.safetensors"):
+        path.unlink()
+    with pytest.raises(InputError, match="delete the folder"):
+        study(here)

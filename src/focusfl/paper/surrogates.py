@@ -78,8 +78,8 @@ def others(
     """Trains what is not there yet."""
     fed, best = setup.fed, surrogates.best(setup, "true", watch=watch)
     if best.examples is None:
-        where = f"{surrogates.folder}: best losses kept by an older version, which left out those of single examples"
-        raise InputError(f"{where}; delete the folder and run this again")
+        why = "kept by an older version, without the losses of single examples"
+        raise InputError(f"{surrogates.folder}: {why}; delete the folder and run this again")
     more = [replace(setup, train=train, rounds=N) for N in epochs]
     return Others([surrogates.best(s, "true", watch=watch).loss for s in more], drawn_anew(best.examples, fed))
 
