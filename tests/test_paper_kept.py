@@ -348,10 +348,7 @@ def test_a_cell_waits_for_the_one_that_it_builds_on(here):
     with files.lock(folder / "lock"):
         queue.put(hard)
         queue.put(fedavg)
-        worker = threading.Thread(
-            target=running.cell_after_cell, args=(queue, cells, here / "results", lambda: False)
-        )
-        worker.start()
+        worker = at_work(queue, cells, here / "results")
         until(lambda: fedavg.done(cells))
         assert worker.is_alive() and not hard.folder(cells).exists()
         queue.put(local)
@@ -374,16 +371,19 @@ def test_while_another_process_trains_its_best_losses_a_cell_waits_and_the_next_
     with files.lock(cells / "surrogates" / lock.name):
         queue.put(focus)
         queue.put(other)
-        worker = threading.Thread(
-            target=running.cell_after_cell, args=(queue, cells, here / "results", lambda: False)
-        )
-        worker.start()
+        worker = at_work(queue, cells, here / "results")
         until(lambda: other.done(cells))
         assert worker.is_alive() and focus.rounds_done(cells) == 3 and focus.status(cells) == "begun"
     worker.join(60)
     assert not worker.is_alive()
     mine, theirs = focus.result(cells), focus.result(here / "elsewhere")
     assert mine["excess_risk"] == theirs["excess_risk"] and mine["loss"] == theirs["loss"]
+
+
+def at_work(queue, cells, results):
+    worker = threading.Thread(target=running.cell_after_cell, args=(queue, cells, results, lambda: False))
+    worker.start()
+    return worker
 
 
 def until(happens, seconds=60):

@@ -51,8 +51,8 @@ def against_others(
     runs = list(_runs(one, known, cells))
     if not runs:
         raise InputError(f"{one.name}: none of its tables has been computed: focusfl reproduce {tables[0]} first")
-    parts = {(_setting(part), cell.seed): (part, cell.seed) for _, part, cell, _ in runs}
-    total, done = sum((part.experiment.rounds or 1) + sum(epochs) for part, _ in parts.values()), 0
+    parts = {(_setting(part), cell.seed): part for _, part, cell, _ in runs}
+    total, done = sum((part.experiment.rounds or 1) + sum(epochs) for part in parts.values()), 0
 
     def step(_: Round) -> None:
         nonlocal done
@@ -61,8 +61,8 @@ def against_others(
 
     surrogates = Surrogates(cells / "surrogates")
     best = {
-        key: others(_setup(part, seed, precision), train, epochs, surrogates, step)
-        for key, (part, seed) in parts.items()
+        (setting, seed): others(_setup(part, seed, precision), train, epochs, surrogates, step)
+        for (setting, seed), part in parts.items()
     }
     return [
         {"table": table, "setting": part.name or "-", "method": title(cell.method), "FAA": row["faa"]}
@@ -100,7 +100,7 @@ def drawn_anew(losses: Tensor, fed: Federation, draws: int = DRAWS) -> Tensor:
 
 
 def compared(loss: Tensor, best: Others, epochs: list[int]) -> Row:
-    """FAA of an agent's losses [E] against them."""
+    """FAA of the agents' losses [E] against them."""
     excess = excess_risk(loss, best.drawn)
     low, middle, high = (excess.amax(1) - excess.amin(1)).quantile(torch.tensor([0.05, 0.5, 0.95])).tolist()
     trained = {f"{N} epochs": faa(excess_risk(loss, b)) for N, b in zip(epochs, best.trained, strict=True)}
@@ -120,7 +120,8 @@ def _runs(one: Reproduction, known: dict[str, Row], cells: Path) -> Iterator[tup
 
 def _setting(part: Part) -> str:
     """What best losses depend on, beside the seed."""
-    return repr((part.experiment.data, part.experiment.train, part.experiment.rounds))
+    e = part.experiment
+    return repr((e.data, e.shift, e.train, e.rounds))
 
 
 def _setup(part: Part, seed: int, precision: str) -> Setup:
