@@ -15,7 +15,7 @@ import torch
 from turns import one_round, ratio, setup, small_agents, turns
 
 import focusfl as ff
-from focusfl import metrics
+from focusfl.fairness import metrics
 
 
 def start_up(command: str, without: str = "pass") -> float:

@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 
 import focusfl as ff
-from focusfl.training import Setup
+from focusfl.run.training import Setup
 
 REPEAT = 7
 

@@ -8,9 +8,9 @@ import torch
 from turns import ratio, turns
 
 import focusfl as ff
-from focusfl.engines.batched import _gradient
 from focusfl.engines.kernels.mlp import Mlp
-from focusfl.task import Task
+from focusfl.engines.vectorised.batched import _gradient
+from focusfl.models.task import Task
 
 
 def main() -> None:

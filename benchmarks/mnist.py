@@ -13,8 +13,8 @@ import torch
 from turns import Job, one_round, ratio, settle, setup, turns
 
 import focusfl as ff
-from focusfl.device import bf16_units
-from focusfl.training import Setup
+from focusfl.run.training import Setup
+from focusfl.util.device import bf16_units
 
 K = 10
 

@@ -27,7 +27,7 @@ from turns import small_agents
 import focusfl as ff
 from focusfl.data.federation import Recipe, Rows
 from focusfl.engines import plan
-from focusfl.training import Setup
+from focusfl.run.training import Setup
 
 AGENTS = (100, 1_000, 10_000, 100_000)
 

@@ -12,7 +12,7 @@ import torch
 import focusfl as ff
 from focusfl.core import Algorithm
 from focusfl.data.federation import Recipe, Rows
-from focusfl.training import Setup
+from focusfl.run.training import Setup
 
 Job = Callable[[], object]
 

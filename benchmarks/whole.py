@@ -11,7 +11,7 @@ import argparse
 import torch
 
 import focusfl as ff
-from focusfl.training import Round, Setup, labels, run
+from focusfl.run.training import Round, Setup, labels, run
 
 
 def main() -> None:

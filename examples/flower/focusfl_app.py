@@ -1,6 +1,6 @@
 """What `flwr run` loads: the app that focusfl ships."""
 
-from focusfl.flower.app import app as client
-from focusfl.flower.app import server
+from focusfl.flower.apps.configured import app as client
+from focusfl.flower.apps.configured import server
 
 __all__ = ["client", "server"]

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from focusfl import data, intervals, metrics, models
+    from focusfl import data, models
     from focusfl.algorithms import (
         AFL,
         CFL,
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
         HardCluster,
         Local,
     )
+    from focusfl.core.train import Train
     from focusfl.data import Federation
-    from focusfl.errors import InputError
-    from focusfl.fitting import fit
-    from focusfl.result import Result
-    from focusfl.train import Train
+    from focusfl.fairness import intervals, metrics
+    from focusfl.run.fit import fit
+    from focusfl.run.result import Result
+    from focusfl.util.errors import InputError
 
 __version__ = "0.1.0"
 
@@ -66,16 +67,18 @@ __all__ = [  # noqa: RUF022
 
 _HOME = {  # the rest are algorithms
     "Federation": "focusfl.data",
-    "InputError": "focusfl.errors",
-    "Result": "focusfl.result",
-    "Train": "focusfl.train",
-    "fit": "focusfl.fitting",
+    "InputError": "focusfl.util.errors",
+    "Result": "focusfl.run.result",
+    "Train": "focusfl.core.train",
+    "fit": "focusfl.run.fit",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("data", "intervals", "metrics", "models"):
+    if name in ("data", "models"):
         return importlib.import_module(f"focusfl.{name}")
+    if name in ("intervals", "metrics"):
+        return importlib.import_module(f"focusfl.fairness.{name}")
     if name in __all__:
         return getattr(importlib.import_module(_HOME.get(name, "focusfl.algorithms")), name)
     raise AttributeError(f"module 'focusfl' has no attribute {name!r}")

@@ -10,7 +10,7 @@ from focusfl.algorithms.fedma import FedMA
 from focusfl.algorithms.fedprox import FedProx
 from focusfl.algorithms.fedsoft import FedSoft
 from focusfl.algorithms.fesem import FeSEM
-from focusfl.algorithms.focus import Focus
+from focusfl.algorithms.focus.focus import Focus
 from focusfl.algorithms.hardcluster import HardCluster
 from focusfl.algorithms.ifca import IFCA
 from focusfl.algorithms.local import Local

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, mean_or_keep, row, scale
-from focusfl.errors import choice, require
+from focusfl.util.errors import choice, require
 
 
 @dataclass(frozen=True)

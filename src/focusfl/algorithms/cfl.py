@@ -28,7 +28,7 @@ from focusfl.core import (
     row,
     vector,
 )
-from focusfl.errors import require, whole
+from focusfl.util.errors import require, whole
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, parted, row, scale, vector
-from focusfl.errors import require
+from focusfl.util.errors import require
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from focusfl.core import Agent, Algorithm, Networks, Predictor, Pull, State, Upload, mean_or_keep
-from focusfl.errors import require
+from focusfl.util.errors import require
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from focusfl.core import (
     mixed,
     scale,
 )
-from focusfl.errors import choice, whole
+from focusfl.util.errors import choice, whole
 
 
 @dataclass(frozen=True)

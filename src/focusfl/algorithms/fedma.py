@@ -23,8 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from focusfl.algorithms import chain, matching
-from focusfl.algorithms.chain import layers, resized
+from focusfl.algorithms import dense_layers as chain
+from focusfl.algorithms import matching
+from focusfl.algorithms.dense_layers import layers, resized
 from focusfl.algorithms.matching import BIAS, Floats, Ints, Rule, match, shares
 from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, one_hot, row
 

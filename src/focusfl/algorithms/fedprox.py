@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from focusfl.algorithms.fedavg import FedAvg
 from focusfl.core import Agent, Pull, State, Upload, scale
-from focusfl.errors import require
+from focusfl.util.errors import require
 
 
 @dataclass(frozen=True)

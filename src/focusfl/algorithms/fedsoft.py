@@ -27,7 +27,7 @@ from focusfl.core import (
     one_hot,
     scale,
 )
-from focusfl.errors import choice, require, whole
+from focusfl.util.errors import choice, require, whole
 
 
 @dataclass(frozen=True)

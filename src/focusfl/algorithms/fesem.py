@@ -30,7 +30,7 @@ from focusfl.core import (
     row,
     vector,
 )
-from focusfl.errors import whole
+from focusfl.util.errors import whole
 
 
 @dataclass(frozen=True)

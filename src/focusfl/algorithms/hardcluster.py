@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from focusfl.algorithms.focus import Focus
+from focusfl.algorithms.focus.focus import Focus
 from focusfl.core import (
     Agent,
     Algorithm,
@@ -29,7 +29,7 @@ from focusfl.core import (
     row,
     scale,
 )
-from focusfl.errors import choice, require, whole
+from focusfl.util.errors import choice, require, whole
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from focusfl.core import (
     one_hot,
     scale,
 )
-from focusfl.errors import choice, whole
+from focusfl.util.errors import choice, whole
 
 
 @dataclass(frozen=True)

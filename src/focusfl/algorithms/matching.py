@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from focusfl.errors import require, whole
+from focusfl.util.errors import require, whole
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, double, parted, vector
-from focusfl.errors import choice, require
+from focusfl.util.errors import choice, require
 
 
 @dataclass(frozen=True)

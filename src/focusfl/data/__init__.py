@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from focusfl.data import shift
-from focusfl.data.cifar import rotated_cifar
-from focusfl.data.digits import rotated_digits
 from focusfl.data.federation import Federation
-from focusfl.data.folder import folder
-from focusfl.data.mnist import rotated_mnist
-from focusfl.data.reviews import yelp_imdb
-from focusfl.data.synthetic import synthetic
+from focusfl.data.own.folder import folder
+from focusfl.data.sets.cifar import rotated_cifar
+from focusfl.data.sets.digits import rotated_digits
+from focusfl.data.sets.mnist import rotated_mnist
+from focusfl.data.sets.reviews import yelp_imdb
+from focusfl.data.sets.synthetic import synthetic
 
 DATA: dict[str, Callable[..., Federation]] = {
     "synthetic": synthetic,

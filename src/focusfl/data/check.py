@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from focusfl.core import Data
-from focusfl.errors import InputError
+from focusfl.util.errors import InputError
 
 
 def as_data(where: str, pair: tuple[Any, Any], tokens: bool = False) -> Data:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from focusfl.core import Data
+from focusfl.core.train import Train
 from focusfl.data.check import as_data, check_agents, check_clusters
-from focusfl.errors import InputError, require
-from focusfl.train import Train
+from focusfl.util.errors import InputError, require
 
 
 @dataclass(frozen=True)

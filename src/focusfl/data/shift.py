@@ -17,7 +17,7 @@ from torch import Tensor
 
 from focusfl.core import Data
 from focusfl.data.federation import Federation, Rows
-from focusfl.errors import InputError, require, whole
+from focusfl.util.errors import InputError, require, whole
 
 
 def label_noise(fed: Federation, agents: Sequence[int], p: float, seed: int = 0) -> Federation:

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from focusfl.deploy import certificates, operator, site, writing
 from focusfl.deploy.certificates import Key, PublicKey
 from focusfl.deploy.site import Site
-from focusfl.errors import InputError
+from focusfl.util.errors import InputError
 
 # What a SuperNode with a registered key calls. Not here: to (un)register a node, which is the operator's business.
 NODE_CALLS = (

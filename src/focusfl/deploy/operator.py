@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from focusfl.deploy import writing
-from focusfl.errors import InputError
+from focusfl.util.errors import InputError
 
 CONNECTION = "focusfl"  # what `flwr run APP focusfl` calls it
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}

@@ -15,7 +15,7 @@ from typing import Any
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from focusfl.deploy import operator
-from focusfl.errors import InputError, nearest
+from focusfl.util.errors import InputError, nearest
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from focusfl.errors import InputError
+from focusfl.util.errors import InputError
 
 MODULE = '''"""What Flower loads: the app that focusfl ships."""
 
-from focusfl.flower.app import app as client
-from focusfl.flower.app import server
+from focusfl.flower.apps.configured import app as client
+from focusfl.flower.apps.configured import server
 
 __all__ = ["client", "server"]
 '''
@@ -53,7 +53,7 @@ def parse(changes: Iterable[str]) -> dict[str, Any]:
 
 def write_app(folder: Path, config: dict[str, Any]) -> Path:
     """The app's folder, with this run configuration; what cannot run is refused here, not at the server."""
-    from focusfl.flower.app import OURS, Settings
+    from focusfl.flower.apps.configured import OURS, Settings
 
     settings = Settings(config)
     settings.run()

@@ -11,11 +11,11 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from focusfl import files
 from focusfl.deploy import contents, operator, site
 from focusfl.deploy.certificates import Key
 from focusfl.deploy.site import Ports, Site
-from focusfl.errors import InputError, require
+from focusfl.util import files
+from focusfl.util.errors import InputError, require
 
 
 def init(

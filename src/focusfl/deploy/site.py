@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from focusfl.errors import InputError, require
+from focusfl.util.errors import InputError, require
 
 FILE = "deploy.toml"
 MOST_NODES = 1000

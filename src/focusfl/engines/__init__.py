@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from focusfl.core.train import Train
 from focusfl.data.federation import Federation
 from focusfl.engines.base import Answers, Engine, Scores, step_work
 from focusfl.engines.serial import Serial
-from focusfl.engines.vectorised import Vectorised
-from focusfl.errors import InputError, nearest
-from focusfl.task import Task
-from focusfl.train import Train
+from focusfl.engines.vectorised.engine import Vectorised
+from focusfl.models.task import Task
+from focusfl.util.errors import InputError, nearest
 
 ENGINES: dict[str, type[Engine]] = {"serial": Serial, "vectorised": Vectorised}
 NAMES = (*ENGINES, "flower")
@@ -27,7 +27,7 @@ def choose(name: str, task: Task, fed: Federation, train: Train) -> type[Engine]
 def _flower() -> type[Engine]:
     """Imported only when asked for: Flower and Ray are large, and optional."""
     try:
-        from focusfl.engines.flower.simulation import Flower
+        from focusfl.flower.simulation import Flower
     except ImportError as error:
         raise InputError(f'engine = flower needs {error.name}: pip install "focusfl[flower]"') from error
     return Flower

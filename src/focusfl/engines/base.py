@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from focusfl.core import Algorithm, State
+from focusfl.core.train import Train
 from focusfl.data.federation import Federation
 from focusfl.engines.plan import Ints
-from focusfl.task import Task
-from focusfl.train import Train
+from focusfl.models.task import Task
 
 LITTLE = 1e7  # multiply-adds of a step: the demo (3e6) gains nothing from a second thread, 200 agents (2e7) do
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from focusfl.task import Weights
-from focusfl.train import Train
+from focusfl.core.train import Train
+from focusfl.models.task import Weights
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # AdamW
 

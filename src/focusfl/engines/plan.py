@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from focusfl.train import Train
+from focusfl.core.train import Train
 
 Ints = NDArray[np.int64]
 ROUGH, FEW = 10, 1000

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from focusfl.core import Algorithm, Data, Models, Predictor, Pull, State, one_hot
+from focusfl.core.train import Train
+from focusfl.core.tree import Total, put, take, tree_map
 from focusfl.engines import plan
 from focusfl.engines.base import Answers, Engine, Scores
 from focusfl.engines.optimiser import Optimiser
-from focusfl.task import Task, Weights
-from focusfl.train import Train
-from focusfl.tree import Total, put, take, tree_map
+from focusfl.models.task import Task, Weights
 
 EVAL_ROWS = 1000  # examples in one forward pass where no gradient is needed
 

@@ -1,15 +1,27 @@
-"""focusfl's methods in Flower apps: `client_app` and `server_app`, or a `Strategy` for a ServerApp of your own."""
+"""focusfl's methods on Flower: `client_app` and `server_app`, or a `Strategy` for a ServerApp of your own.
+
+Nothing here calls home: Flower's and Ray's telemetry and update checks are off before either is imported.
+"""
 
 from __future__ import annotations
 
-import focusfl.engines.flower  # noqa: F401  before Flower: it turns telemetry off
-from focusfl.errors import InputError
+import os
+
+from focusfl.util.errors import InputError
+
+for name, value in (
+    ("FLWR_TELEMETRY_ENABLED", "0"),
+    ("FLWR_DISABLE_UPDATE_CHECK", "1"),
+    ("RAY_USAGE_STATS_ENABLED", "0"),
+    ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"),  # Ray's future default; silences a warning of every worker
+):
+    os.environ.setdefault(name, value)
 
 try:
-    from focusfl.flower.client import client_app
-    from focusfl.flower.run import Run
-    from focusfl.flower.server import serve, server_app
-    from focusfl.flower.strategy import Strategy
+    from focusfl.flower.apps.client import client_app
+    from focusfl.flower.apps.run import Run
+    from focusfl.flower.apps.server import serve, server_app
+    from focusfl.flower.apps.strategy import Strategy
 except ImportError as error:
     if not (error.name or "").startswith(("flwr", "ray")):
         raise

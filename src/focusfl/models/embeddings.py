@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from focusfl import files
-from focusfl.errors import InputError, require
+from focusfl.util import files
+from focusfl.util.errors import InputError, require
 
 FORM = "mean of the tokens, length 1, version 2"  # part of a cached file's key
 BLOCK = 2048  # texts in a cached file: a minute or two of work, the most that a kill can cost

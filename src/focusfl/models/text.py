@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from focusfl.errors import require
 from focusfl.models.embeddings import embed, find, load_encoder, mean_over_tokens, tokenise
+from focusfl.util.errors import require
 
 Pooling = Literal["auto", "cls", "mean"]
 EVAL_ROWS = 64  # texts in one pass where no gradient is needed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from focusfl.explain.groups import numbers
+from focusfl.report.explain.groups import numbers
 from focusfl.report.section import Row
 
 WARP = {"linear": lambda v: v, "root": lambda v: math.copysign(abs(v) ** 0.5, v), "log": math.log10}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from focusfl.intervals import Interval, difference, over_seeds
+from focusfl.fairness.intervals import Interval, difference, over_seeds
 
 Row = dict[str, Any]
 SAYS = "FAA corrected for noise; 95 % intervals over test examples and seeds"

@@ -7,8 +7,8 @@ from typing import Any
 
 from focusfl import __version__
 from focusfl.algorithms import ALGORITHMS
-from focusfl.explain.groups import who
 from focusfl.report import certainty, words
+from focusfl.report.explain.groups import who
 from focusfl.report.section import Section
 from focusfl.report.tables import COLUMNS, group, right, title
 from focusfl.report.tells import tells

@@ -10,9 +10,9 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from focusfl.explain.groups import who
 from focusfl.report import below, words
 from focusfl.report import page_tables as tables
+from focusfl.report.explain.groups import who
 from focusfl.report.figures import Plots, Runs
 from focusfl.report.page_plots import NOTHING, figures
 from focusfl.report.section import OFF, Section

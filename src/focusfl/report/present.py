@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from focusfl.explain.groups import agents, numbers
+from focusfl.report.explain.groups import agents, numbers
 from focusfl.report.section import Row
 
 Runs = dict[str, list[Row]]  # by the method's title

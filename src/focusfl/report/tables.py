@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from focusfl.algorithms import ALGORITHMS
-from focusfl.explain.groups import numbers
 from focusfl.report import certainty, words
+from focusfl.report.explain.groups import numbers
 from focusfl.report.present import NOBODY, missed, present
 
 Row = dict[str, Any]

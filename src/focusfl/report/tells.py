@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from focusfl.algorithms import ALGORITHMS
-from focusfl.core import State
+from focusfl.core import Algorithm, State
+from focusfl.core.train import Train
+from focusfl.core.tree import repeat
 from focusfl.data.federation import Federation
 from focusfl.engines.base import Answers
+from focusfl.engines.serial import Serial
 from focusfl.models import mlp
-from focusfl.train import Train
-from focusfl.training import Setup
+from focusfl.models.task import Fresh, Task
 
 AGENTS, ROUNDS = 7, 5
 
@@ -34,15 +36,16 @@ def tells(name: str) -> str:
     if algorithm.first() is not None:
         algorithm = algorithm.given(torch.arange(AGENTS) % 2)
     agents = [(torch.eye(2), torch.tensor([0, 1]))] * AGENTS
-    fed = Federation.from_agents(agents, test=agents, model=lambda: mlp(2, 2, 2))
-    setup = Setup.of(algorithm, fed, ROUNDS, train=Train(steps=1), engine="serial")
-    seen = _seen(setup)
+    fed = Federation.from_agents(agents, test=agents)
+    networks = Fresh(lambda: mlp(2, 2, 2), seed=0)
+    engine = Serial(Task(networks.network(), fed.classes), fed, Train(steps=1), ROUNDS, 0)
+    first = algorithm.start(networks, AGENTS)
+    seen = _seen(algorithm, engine, first)
     add = seen[0].add
     each = {k: v for k, v in seen[0].each.items() if all(k in later.each for later in seen)}
     some = {k: v for one in seen for k, v in one.each.items() if k not in each}
-    server, _ = setup.start()
-    view = algorithm.downlink(server, torch.tensor(0))
-    kept = [k for k, v in server.items() if not isinstance(v, dict) and k in view and _sliced(v, view[k])]
+    view = algorithm.downlink(first, torch.tensor(0))
+    kept = [k for k, v in first.items() if not isinstance(v, dict) and k in view and _sliced(v, view[k])]
     if not each and not some and not kept:
         return f"sums over the agents alone: {', '.join(add)}" if add else "nothing"
     parts = [f"of each agent: {_named(each)}"] if each else []
@@ -52,11 +55,11 @@ def tells(name: str) -> str:
     return "; ".join(parts)
 
 
-def _seen(setup: Setup) -> list[Answers]:
+def _seen(algorithm: Algorithm, engine: Serial, server: State) -> list[Answers]:
     """What the server sees in each of some rounds; in one, if they are all alike."""
-    algorithm, (server, states), seen = setup.algorithm, setup.start(), []
+    states, seen = repeat(algorithm.enroll(server), AGENTS), []
     for t in range(ROUNDS if algorithm.shows else 1):
-        seen.append(setup.runner.round(algorithm, server, states, t, np.arange(AGENTS)))
+        seen.append(engine.round(algorithm, server, states, t, np.arange(AGENTS)))
         server = algorithm.aggregate(server, seen[-1].add, seen[-1].each, torch.arange(AGENTS))
     return seen
 

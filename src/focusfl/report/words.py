@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from focusfl.explain import BASES, SMALL, Row, over_seeds
+from focusfl.report.explain import BASES, SMALL, Row, over_seeds
 
 SAYS = f"gained or lost: by more than noise, and more than {100 * SMALL:g} % of the loss"
 

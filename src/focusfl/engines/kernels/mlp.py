@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from focusfl.task import Task, Weights
+from focusfl.models.task import Task, Weights
 
 Layer = tuple[str, str | None]  # the names of a layer's weight and bias
 

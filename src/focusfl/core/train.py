@@ -1,0 +1,57 @@
+"""How an agent trains in one round."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from focusfl.util.errors import require
+
+
+@dataclass(frozen=True)
+class Train:
+    """How an agent trains in one round: plain SGD unless told otherwise.
+
+    The optimiser's memory (momentum, AdamW's moments) starts anew each round.
+
+    K = `steps` batches of `batch` examples (None: all of them, full batch), or whole `epochs` instead.
+    """
+
+    lr: float = 0.1
+    steps: int = 10
+    epochs: int | None = None
+    batch: int | None = None
+    optimiser: Literal["sgd", "adamw"] = "sgd"
+    momentum: float = 0.0  # of sgd; adamw has its usual moments, 0.9 and 0.999
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+    decay: float = 0.1  # schedule "step": the factor ...
+    decay_every: int = 100  # ... and after how many rounds it is applied
+
+    def __post_init__(self) -> None:
+        require("lr", self.lr, self.lr > 0, "a positive number")
+        require("steps", self.steps, self.steps >= 1, "1 or more")
+        require("epochs", self.epochs, self.epochs is None or self.epochs >= 1, "1 or more")
+        require("batch", self.batch, self.batch is None or self.batch >= 1, "1 or more, or left out: full batch")
+        require("optimiser", self.optimiser, self.optimiser in ("sgd", "adamw"), "sgd or adamw")
+        require("momentum", self.momentum, 0 <= self.momentum < 1, "from 0 to below 1")
+        require("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more")
+        known = ("constant", "cosine", "step")
+        require("schedule", self.schedule, self.schedule in known, "one of " + ", ".join(known))
+        require("decay", self.decay, 0 < self.decay <= 1, "above 0 and at most 1")
+        require("decay_every", self.decay_every, self.decay_every >= 1, "1 or more")
+
+    def lr_at(self, t: int, rounds: int) -> float:
+        """eta in round t of `rounds`, t = 0, 1, ...
+
+        >>> Train(lr=0.5, schedule="cosine").lr_at(5, 10)
+        0.25
+        >>> Train(lr=0.5, schedule="step", decay=0.5, decay_every=2).lr_at(4, 10)
+        0.125
+        """
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * t / rounds))
+        if self.schedule == "step":
+            return float(self.lr * self.decay ** (t // self.decay_every))
+        return self.lr

@@ -1,0 +1,1 @@
+"""How fair: metrics, and how certain they are."""

@@ -1,0 +1,1 @@
+"""Flower apps: a node, a server, and both by configuration."""

@@ -1,0 +1,55 @@
+"""client_app: a node, from an algorithm, a model and a function that loads the node's data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from torch import Tensor
+
+from focusfl.core import Algorithm, Data
+from focusfl.core.train import Train
+from focusfl.data.check import as_data, check_agents
+from focusfl.flower.protocol.node import Job, client
+from focusfl.run.training import Model
+
+Load = Callable[[Context], tuple[Any, Any]]
+"""(x, y) to train on and (x, y) to test on, of the node whose context it is: arrays or tensors."""
+
+
+def client_app(
+    algorithm: Algorithm,
+    model: Model,
+    load: Load,
+    *,
+    classes: int | None,
+    train: Train | None = None,
+    secure: bool = False,
+) -> ClientApp:
+    """The ClientApp. Server and nodes must be given the same algorithm, model and training options.
+
+    model    a function that makes the network (called under the run's seed), or a torch.nn.Module
+    load     is called for every message, with Flower's context: `context.node_config` says which node this is.
+             What it raises is logged at the node alone
+    classes  how many; None: regression
+    secure   uploads go out masked: the server sees only their sum (docs/secure-sums.md)
+    """
+    chosen = train or Train()
+
+    def job(context: Context) -> Job:
+        training, testing = checked_pair(load(context), classes)
+        return Job(algorithm, model, chosen, training, testing, classes, secure=secure)
+
+    return client(job)
+
+
+def checked_pair(pair: tuple[Any, Any], classes: int | None) -> tuple[Data, Data]:
+    """A node's training and test data, if they can be trained on. In regression whole numbers are amounts too."""
+    tokens = isinstance(pair[0][0], Tensor) and not pair[0][0].is_floating_point()
+    training, testing = (as_data("the node's data", part, tokens) for part in pair)
+    if classes is None:
+        training, testing = (Data(part.x, part.y.float()) for part in (training, testing))
+    check_agents([training, testing], classes, "training (agent 1: test)")
+    return training, testing

@@ -1,0 +1,48 @@
+"""What an upload of this round must look like: `local` played through by an agent without data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from focusfl.core import Algorithm, Models, Pull, State, Upload
+from focusfl.models.task import Task
+
+
+class Nobody:
+    """core.Agent with one example that costs nothing; training leaves the models as they are."""
+
+    def __init__(self, task: Task, lr: float) -> None:
+        self.classes, self.lr = task.classes, lr
+        self.learnt = tuple(task.parameters)
+        self.n = torch.tensor(1.0)
+
+    def losses(self, w: Models, rough: Tensor | None = None) -> Tensor:
+        return self.mean(self.example_losses(w))
+
+    def example_losses(self, w: Models) -> Tensor:
+        return torch.zeros(len(next(iter(w.values()))), 1)
+
+    def mean(self, values: Tensor) -> Tensor:
+        return values.mean(-1)
+
+    def class_counts(self) -> Tensor:
+        return torch.zeros(self.classes or 0)
+
+    def sgd(
+        self,
+        w: Models,
+        pull: Pull | None = None,
+        only: Tensor | None = None,
+        weights: Tensor | None = None,
+        freeze: Collection[str] = (),
+    ) -> Models:
+        return dict(w)  # the algorithm may use its answer up
+
+
+def expected(algorithm: Algorithm, server: State, task: Task, lr: float) -> tuple[State, Upload]:
+    """An agent's new state and its upload: names, shapes and types are right, the numbers are not."""
+    view = algorithm.downlink(server, torch.tensor(0))
+    return algorithm.local(view, algorithm.enroll(server), Nobody(task, lr))

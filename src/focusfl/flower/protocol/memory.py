@@ -1,0 +1,84 @@
+"""What a node remembers of a run: in Flower's `context.state`, and on its own disk where it has a folder for it.
+
+A SuperNode that restarts, or a run that is resumed under a new number, finds `context.state` empty; the folder is
+what then lets it go on. Both states around the last round are kept, because a server that was killed before it
+wrote its checkpoint asks for that round again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from focusfl.core import State
+from focusfl.core.tree import flatten, unflatten
+from focusfl.flower.protocol.wire import Refused, to_arrays, to_tree
+from focusfl.util import files
+
+MARK, BEFORE, AFTER = "focusfl.memory", "focusfl.before", "focusfl.after"
+
+
+class Memory:
+    """Of the run `key` (hex digits, chosen by the server)."""
+
+    def __init__(self, context: Context, key: str) -> None:
+        if not re.fullmatch(r"[0-9a-f]{8,64}", key):
+            raise Refused("the run's key is not hex digits")
+        self.records, self.key = context.state, key
+        folder = context.node_config.get("keep")
+        self.path = Path(str(folder)).expanduser() / f"{key}.safetensors" if folder else None
+
+    @property
+    def t(self) -> int | None:
+        """The last round this node trained in, from 0; -1: enrolled, no round yet; None: nothing is remembered."""
+        mark = self._mark()
+        return None if mark is None else int(str(mark["t"]))
+
+    def recall(self, t: int) -> State | None:
+        """The state to begin round t with; None where there is none that fits."""
+        last = self.t
+        if last is None or last > t:
+            return None
+        return to_tree(self.records, BEFORE if last == t else AFTER)
+
+    def keep(self, t: int, before: State, after: State) -> None:
+        """After round t."""
+        self.records[BEFORE], self.records[AFTER] = to_arrays(before), to_arrays(after)
+        self.records[MARK] = ConfigRecord({"key": self.key, "t": t})
+        if self.path is not None:
+            flat = flatten({"before": before, "after": after})
+            # copies: a round may keep some as they are, and shared memory cannot be written
+            tensors = {k: v.detach().clone().contiguous() for k, v in flat.items()}
+            header = {"focusfl": json.dumps({"t": t})}
+            files.make_folder(self.path.parent)
+            files.write(self.path, lambda temporary: save_file(tensors, temporary, metadata=header))
+
+    def _mark(self) -> ConfigRecord | None:
+        mark = self.records.config_records.get(MARK)
+        if mark is not None and mark["key"] == self.key:
+            return mark
+        if self.path is None or not self.path.exists():
+            return None
+        found = _read(self.path)
+        if found is None:
+            return None
+        t, tree = found
+        self.records[BEFORE], self.records[AFTER] = (to_arrays(tree.get(k, {})) for k in ("before", "after"))
+        self.records[MARK] = mark = ConfigRecord({"key": self.key, "t": t})
+        return mark
+
+
+def _read(path: Path) -> tuple[int, State] | None:
+    """What was kept on disk; None where the file is damaged: the node then enrols anew."""
+    try:
+        with safe_open(path, framework="pt") as handle:
+            header = json.loads((handle.metadata() or {})["focusfl"])
+            tensors = {k: handle.get_tensor(k) for k in handle.keys()}  # noqa: SIM118
+        return int(header["t"]), unflatten(tensors)
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError):
+        return None

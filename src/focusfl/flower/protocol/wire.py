@@ -1,0 +1,69 @@
+"""Trees of tensors as Flower's records and back. What a peer sent is checked before it is believed."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, RecordDict
+from numpy.typing import NDArray
+from torch import Tensor
+
+from focusfl.core.tree import Tree, flatten, unflatten
+
+
+class Refused(Exception):
+    """Something that must not enter the model; says why in one line."""
+
+
+def to_arrays(tree: Tree) -> ArrayRecord:
+    """Nested keys become paths, "w/1.weight"."""
+    flat = flatten(tree)
+    return ArrayRecord(OrderedDict((k, Array(v.detach().cpu().contiguous().numpy())) for k, v in flat.items()))
+
+
+def to_tree(content: RecordDict, name: str) -> Tree:
+    """The record of that name as a tree; no such record: an empty one."""
+    record = content.array_records.get(name, ArrayRecord())
+    return unflatten({k: torch.from_numpy(array.numpy().copy()) for k, array in record.items()})
+
+
+def checked(content: RecordDict, name: str, like: Tree) -> Tree:
+    """The same, from a peer: the keys, shapes and types of `like`, and finite numbers. Else Refused."""
+    record = content.array_records.get(name, ArrayRecord())
+    wanted = flatten(like)  # branches without leaves do not travel: they are there as in `like`
+    if set(record) != set(wanted):
+        odd = sorted(set(record) ^ set(wanted))[0]
+        raise Refused(f"{name}: {'unexpected' if odd in record else 'missing'} tensor {odd!r}")
+    found = {k: _checked(f"{name}/{k}", record[k], v) for k, v in wanted.items()}
+    return _shaped(like, found, "")
+
+
+def _shaped(like: Tree, flat: dict[str, Tensor], at: str) -> Tree:
+    return {k: _shaped(v, flat, f"{at}{k}/") if isinstance(v, dict) else flat[at + k] for k, v in like.items()}
+
+
+def _checked(name: str, array: Array, like: Tensor) -> Tensor:
+    found = torch.from_numpy(numbers(name, array, tuple(like.shape), str(like.numpy().dtype)).copy())
+    if found.is_floating_point() and not torch.isfinite(found).all():
+        raise Refused(f"{name}: NaN or infinite")
+    return found
+
+
+def numbers(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """A peer's array, if it is of that shape and type; what it says of itself may lie."""
+    wanted = f"expected {list(shape)} {dtype}"
+    if (tuple(array.shape), array.dtype) != (shape, dtype):
+        raise Refused(f"{name}: {wanted}, got {list(array.shape)[:8]} {array.dtype[:20]!r}")
+    if len(array.data) > math.prod(shape) * np.dtype(dtype).itemsize + 4096:
+        raise Refused(f"{name}: {wanted}, got {len(array.data)} bytes")
+    try:
+        values = array.numpy()
+    except Exception as error:  # whatever the bytes make numpy say
+        raise Refused(f"{name}: not readable ({type(error).__name__})") from error
+    if not isinstance(values, np.ndarray) or (values.shape, str(values.dtype)) != (shape, dtype):
+        raise Refused(f"{name}: {wanted}, got something else")
+    return values

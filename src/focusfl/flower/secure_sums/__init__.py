@@ -1,0 +1,1 @@
+"""Sums that hide their terms (docs/secure-sums.md)."""

@@ -1,0 +1,152 @@
+"""Flower's simulation as an engine: one virtual node per agent, in worker processes of Ray.
+
+The simulation is held open while a run goes on: a thread runs it, and this side has its grid. Each agent's data lie
+in a file of their own that its node reads. With RAY_ADDRESS set, Ray's cluster is used instead of this machine;
+TMPDIR must then be a folder that all its machines see.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import queue
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+from safetensors.torch import load_file, save_file
+
+from focusfl.core import Algorithm, Data, State
+from focusfl.core.train import Train
+from focusfl.data.federation import Federation
+from focusfl.engines.base import Answers, Engine, Scores
+from focusfl.engines.plan import Ints
+from focusfl.flower.protocol.exchange import Exchange
+from focusfl.flower.protocol.node import Job, client, number
+from focusfl.flower.protocol.roll import Roll
+from focusfl.models.task import Task
+
+SAY = logging.getLogger("focusfl")
+START = 180.0  # seconds for Ray to start
+
+
+class Flower(Engine):
+    """Every agent a virtual node."""
+
+    name: ClassVar[str] = "flower"
+
+    def __init__(self, task: Task, fed: Federation, train: Train, rounds: int, seed: int) -> None:
+        super().__init__(task, fed, train, rounds, seed)
+        self._simulation: Simulation | None = None
+        self._talk: Exchange | None = None
+        self._folder: Path | None = None  # the agents' data
+
+    def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Answers:
+        return self._open(algorithm, server, states).round(server, t, cohort, states)
+
+    def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
+        scores, _, dropped = self._open(algorithm, server, states).evaluate(server, self.rounds)
+        if dropped:
+            e, why = next(iter(dropped.items()))
+            raise RuntimeError(f"agent {e} could not be evaluated: {why}")
+        return scores
+
+    def joined(self, agents: Ints) -> None:
+        if self._talk is not None:
+            self._talk.restore[0].update(agents.tolist())  # with the next message to them
+
+    def close(self) -> None:
+        if self._simulation is not None:
+            self._simulation.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._simulation = self._talk = self._folder = None
+
+    def _open(self, algorithm: Algorithm, server: State, states: State) -> Exchange:
+        """Started when first needed; the nodes then take over the agents' states."""
+        if self._talk is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="focusfl-"))
+            _write(self.fed, self._folder)
+            app = client(_reader(self._folder, algorithm, self.task, self.train))
+            self._simulation = Simulation(app, self.fed.E)
+            key = hashlib.sha256(f"{algorithm!r}{self.train!r}{self.seed}".encode()).hexdigest()[:32]
+            fed = self.fed
+            roll = Roll(
+                self._simulation.grid, algorithm, self.train, fed.classes, fed.E, self.rounds, self.seed, key
+            )
+            roll.say = SAY.warning
+            roll.gather(0, algorithm.enroll(server), begin=True)
+            if len(roll.nodes) < fed.E:
+                why = next(iter(roll.refused.values()), "they did not answer")
+                raise RuntimeError(f"{len(roll.nodes)} of {fed.E} simulated nodes are there: {why}")
+            self._talk = Exchange(roll, self.task, restore=(set(range(fed.E)), states))
+        return self._talk
+
+
+class Simulation:
+    """Flower's simulation, held open until `close`. One in a process: two would wait for each other's workers."""
+
+    _open: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, app: ClientApp, nodes: int) -> None:
+        if not self._open.acquire(blocking=False):
+            raise RuntimeError("there is an open simulation in this process; run one simulation at a time")
+        for name in ("flwr", "ray"):  # their own running commentary
+            logging.getLogger(name).setLevel(logging.ERROR)
+        server, self._grids = ServerApp(), queue.Queue[Grid | BaseException]()
+        self._over = threading.Event()
+
+        @server.main()
+        def main(grid: Grid, context: Context) -> None:
+            self._grids.put(grid)
+            self._over.wait()
+
+        resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+
+        def live() -> None:
+            try:
+                run_simulation(server, app, nodes, backend_config=resources)  # type: ignore[arg-type]
+            except BaseException as error:
+                self._grids.put(error)
+
+        self._thread = threading.Thread(target=live, name="flower-simulation", daemon=True)
+        self._thread.start()
+        try:
+            grid = self._grids.get(timeout=START)
+        except queue.Empty:
+            grid = RuntimeError(f"Flower's simulation did not start within {START:g} s")
+        if isinstance(grid, BaseException):
+            self.close()
+            raise RuntimeError(f"Flower's simulation did not start: {grid}") from grid
+        self.grid = grid
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join(timeout=60)
+        self._open.release()
+
+
+def _write(fed: Federation, folder: Path) -> None:
+    for e in range(fed.E):
+        training, testing = fed.train(e), fed.test(e)
+        tensors = {"x": training.x, "y": training.y, "test_x": testing.x, "test_y": testing.y}
+        save_file({k: v.contiguous() for k, v in tensors.items()}, folder / f"{e}.safetensors")
+
+
+def _reader(folder: Path, algorithm: Algorithm, task: Task, train: Train) -> Callable[[Context], Job]:
+    """What a node runs; this function travels to Ray's workers, so it holds no data."""
+    network, classes = task.network, task.classes
+
+    def job(context: Context) -> Job:
+        d = load_file(folder / f"{number(context)}.safetensors")
+        training, testing = Data(d["x"], d["y"]), Data(d["test_x"], d["test_y"])
+        return Job(algorithm, network, train, training, testing, classes, open=True)
+
+    return job

@@ -1,0 +1,146 @@
+"""Cells: one method on one data set with one seed. Tables share them, so each is computed once.
+
+CELLS/KEY/cell.json      what it is
+CELLS/KEY/...            its run: history.jsonl, checkpoint.safetensors, result.json
+CELLS/KEY/error.txt      why it failed
+CELLS/surrogates/        best losses, shared
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from focusfl.core import Algorithm
+from focusfl.data import DATA
+from focusfl.run import history
+from focusfl.run.best_loss import Surrogates
+from focusfl.run.experiment import Experiment
+from focusfl.run.fit import train_and_judge
+from focusfl.run.result import lasting
+from focusfl.run.training import Setup
+from focusfl.util import files
+from focusfl.util.errors import CannotRun
+from focusfl.util.machine import describe
+from focusfl.util.progress import Bars
+
+Row = dict[str, Any]
+GOALS = (0.55, 0.6, 0.65, *history.GOALS)  # of the tables for CIFAR and for MNIST
+Status = Literal["done", "running", "begun", "failed", "missing"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    experiment: Experiment
+    method: str
+    seed: int
+    instead: Algorithm | None = None  # of what the experiment has by that name
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.instead or self.experiment.algorithm(self.method)
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """All that decides its numbers, every default spelt out."""
+        e = self.experiment
+        options = {k: v for k, v in e.data.items() if k != "name"}
+        defaults = inspect.signature(DATA[e.data["name"]]).parameters.values()
+        data = {p.name: p.default for p in defaults if p.default is not p.empty} | options
+        data["seed"] = options.get("seed", self.seed)
+        algorithm = self.algorithm
+        precision = None if e.precision == "float32" else e.precision
+        later = {"joins": e.joins, "leaves": e.leaves, "precision": precision}  # older cells knew none of them
+        return {
+            "algorithm": type(algorithm).__name__.lower(),
+            "params": lasting(algorithm),
+            "data": {"name": e.data["name"], **data},
+            "shift": e.shift,
+            "train": e.train,
+            "rounds": e.rounds,
+            "seed": self.seed,
+            "fraction": e.fraction,
+            "bayes": e.bayes,
+            "eval_every": e.eval_every,
+            **{k: v for k, v in later.items() if v},
+        }
+
+    @cached_property
+    def key(self) -> str:
+        said = json.dumps(self.spec, sort_keys=True, default=list)
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    @cached_property
+    def fast(self) -> Cell:
+        """The same in bfloat16: what may stand in for it."""
+        return replace(self, experiment=self.experiment.model_copy(update={"precision": "bf16"}))
+
+    @property
+    def first(self) -> Cell | None:
+        """The cell whose clusters its method builds on (core.Algorithm.first)."""
+        first = self.algorithm.first()
+        exact = self.experiment.model_copy(update={"precision": "float32"})
+        return None if first is None else replace(self, experiment=exact, instead=first)
+
+    def folder(self, cells: Path) -> Path:
+        return cells / self.key
+
+    def done(self, cells: Path) -> bool:
+        return (self.folder(cells) / "result.json").exists()
+
+    def rounds_done(self, cells: Path) -> int:
+        """For a bar: lines of its history."""
+        path = self.folder(cells) / history.NAME
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def status(self, cells: Path) -> Status:
+        folder = self.folder(cells)
+        if self.done(cells):
+            return "done"
+        if not folder.exists():
+            return "missing"
+        with files.lock(folder / "lock", wait=0) as free:
+            if not free:
+                return "running"
+        return "failed" if (folder / "error.txt").exists() else "begun"
+
+    def result(self, cells: Path) -> Row | None:
+        return files.read_json(self.folder(cells) / "result.json") if self.done(cells) else None
+
+    def run(self, cells: Path, stop: Callable[[], bool], clusters: list[int] | None = None) -> bool:
+        """Compute it, or go on with it; False: another process is at it. Busy: another is at its best losses.
+
+        clusters  those that `first` found; without, that one is run here
+        """
+        folder = files.make_folder(self.folder(cells))
+        with files.lock(folder / "lock", wait=0.5) as mine:  # `status` holds it for an instant
+            if not mine:
+                return False
+            if self.done(cells):
+                return True
+            (folder / "error.txt").unlink(missing_ok=True)
+            files.write_json(folder / "cell.json", self.spec)
+            e = self.experiment.model_copy(update={"algorithms": [self.method]})
+            setup = e.setups(self.seed)[self.method]
+            if isinstance(setup, CannotRun):
+                raise setup
+            assert isinstance(setup, Setup)
+            if clusters is not None:
+                setup = replace(setup, algorithm=setup.algorithm.given(torch.tensor(clusters)))
+            surrogates = Surrogates(cells / "surrogates", wait=False)
+            with Bars(False) as bars:
+                options = {"resume": True, "eval_every": e.eval_every, "checkpoint_every": e.checkpoint_every}
+                result = train_and_judge(setup, bars, surrogates, e.bayes, folder, stop=stop, **options)  # type: ignore[arg-type]
+            rows = history.read(folder)
+            more = {"rounds_to": history.rounds_to(rows, GOALS), "history": history.thin(rows), "key": self.key}
+            more["made"] = describe()
+            files.write_json(folder / "result.json", {"method": self.method} | result.row() | more)
+            return True

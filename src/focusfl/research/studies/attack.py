@@ -1,0 +1,123 @@
+"""Agents that send wrong updates, among the agents of any method.
+
+server  the method's own
+down    the method's own, and {"factor": []} of this agent
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, Pull, State, Upload, row
+from focusfl.core.tree import tree_map
+
+
+@dataclass(frozen=True)
+class Attacked(Algorithm):
+    """A method whose agents' local training is bent: it ends at w + factor_e (theta - w) instead of theta.
+
+    inner    the method
+    factors  of each agent. 1: honest; 0: it sends nothing new; 10: scaled; -1: its sign flipped
+    """
+
+    inner: Algorithm
+    factors: tuple[float, ...]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.inner.name
+
+    @property
+    def paper(self) -> str:  # type: ignore[override]
+        return self.inner.paper
+
+    @property
+    def personal(self) -> bool:  # type: ignore[override]
+        return self.inner.personal
+
+    @property
+    def shows(self) -> bool:
+        return self.inner.shows
+
+    def start(self, networks: Networks, E: int) -> State:
+        return self.inner.start(networks, E)
+
+    def enroll(self, server: State) -> State:
+        return self.inner.enroll(server)
+
+    def downlink(self, server: State, e: Tensor) -> State:
+        return {**self.inner.downlink(server, e), **row({"factor": torch.tensor(self.factors)}, e)}
+
+    def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
+        factor = server["factor"]
+        after, upload = self.inner.local(server, state, Bent(agent, factor))
+        return _usable(state, after, factor == 1), upload
+
+    def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
+        return self.inner.aggregate(server, add, each, cohort)
+
+    def predict(self, server: State, state: State, h: Predictor) -> Tensor:
+        return self.inner.predict(server, state, h)
+
+    def label(self, server: State, state: State) -> Tensor | None:
+        return self.inner.label(server, state)
+
+    def assign(self, server: State, agent: Agent) -> tuple[State, State]:
+        return self.inner.assign(server, agent)
+
+    def check(self, w: Models, classes: int | None, E: int, h: Predictor) -> None:
+        self.inner.check(w, classes, E, h)
+
+    def first(self) -> Algorithm | None:
+        first = self.inner.first()
+        return None if first is None else Attacked(first, self.factors)
+
+    def given(self, clusters: Tensor) -> Algorithm:
+        return Attacked(self.inner.given(clusters), self.factors)
+
+
+class Bent:
+    """An agent whose training is bent; the rest of what it says is true."""
+
+    def __init__(self, agent: Agent, factor: Tensor) -> None:
+        self.agent, self.factor = agent, factor
+        self.n, self.lr, self.learnt = agent.n, agent.lr, agent.learnt
+
+    def losses(self, w: Models, rough: Tensor | None = None) -> Tensor:
+        return self.agent.losses(w, rough)
+
+    def example_losses(self, w: Models) -> Tensor:
+        return self.agent.example_losses(w)
+
+    def mean(self, values: Tensor) -> Tensor:
+        return self.agent.mean(values)
+
+    def class_counts(self) -> Tensor:
+        return self.agent.class_counts()
+
+    def sgd(
+        self,
+        w: Models,
+        pull: Pull | None = None,
+        only: Tensor | None = None,
+        weights: Tensor | None = None,
+        freeze: Collection[str] = (),
+    ) -> Models:
+        theta = self.agent.sgd(w, pull, only, weights, freeze)
+        return theta | {
+            k: torch.lerp(w[k], theta[k], self.factor.to(w[k])) for k in self.learnt
+        }  # exact at 0 and 1
+
+
+def _usable(before: State, after: State, honest: Tensor) -> State:
+    """An agent that broke its own model keeps the last one: it is the others that are judged."""
+
+    def one(old: Tensor, new: Tensor) -> Tensor:
+        return torch.where(honest | torch.isfinite(new).all(), new, old)
+
+    kept: State = tree_map(one, before, after)
+    return kept

@@ -1,0 +1,1 @@
+"""From settings to results: set-up, loop, evaluation, history, checkpoint, fit, compare."""

@@ -1,0 +1,200 @@
+"""Run an experiment: every method, every seed, into one folder; killed at any time, it goes on where it was.
+
+DIR/experiment.json               what the folder holds
+DIR/data.json                     the fingerprint of the data, of the first seed; other data are refused
+DIR/.lock                         held by the process that is at work here
+DIR/results.json                  a row per finished run
+DIR/left-out.json                 of "all", the methods that cannot run here, and why
+DIR/runs/focus-seed0/             history.jsonl, checkpoint.safetensors, examples.safetensors, result.json
+DIR/surrogates/KEY.json           best losses, shared by the methods; KEY.safetensors: of each test example
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from focusfl.data.federation import Federation
+from focusfl.data.own.folder import Folder
+from focusfl.fairness import examples
+from focusfl.report import explain
+from focusfl.report.explain.groups import who
+from focusfl.run import history
+from focusfl.run.best_loss import Surrogates, resolve
+from focusfl.run.experiment import Experiment
+from focusfl.run.fit import notes, train_and_judge
+from focusfl.run.training import Setup
+from focusfl.util import files
+from focusfl.util.errors import CannotRun, Diverged, InputError
+from focusfl.util.interrupt import graceful
+from focusfl.util.progress import Bars
+
+Row = dict[str, Any]
+OURS = (
+    "results.json",
+    "left-out.json",
+    "runs",
+    "surrogates",
+    "data.json",
+    "experiment.json",
+)  # the marker last: it goes last too
+
+
+def compare(
+    experiment: Experiment,
+    out: Path,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool | None = None,
+    note: Callable[[str], None] = print,
+) -> list[Row]:
+    """The rows of results.json. A folder that holds all of them already is only read."""
+    made = experiment.setups(experiment.seeds[0])  # fails on bad input before anything is written
+    setups = {method: setup for method, setup in made.items() if isinstance(setup, Setup)}
+    left_out = {method: str(why) for method, why in made.items() if isinstance(why, CannotRun)}
+    if not setups:
+        raise InputError(f"none of the methods can run: {next(iter(left_out.values()))}")
+    fed = next(iter(setups.values())).fed
+    resolve(experiment.bayes, fed)
+    if isinstance(fed, Folder):
+        _apart(experiment, out)
+        note(who(fed.agents))
+    for line in dict.fromkeys(line for setup in setups.values() for line in notes(setup)):
+        note(line)
+    for name in experiment.params.keys() - {method.split(":")[0] for method in experiment.methods}:
+        note(f"options of {name} are set, but it is not among the algorithms")
+    with files.lock(files.make_folder(out) / ".lock", wait=0) as held:
+        if not held:
+            raise InputError(f"another process is at work in {out}")
+        if not overwrite:
+            left_out |= read_left_out(out)  # what diverged before would do so again
+        methods = [method for method in setups if method not in left_out]
+        rows = _claim(experiment, fed, methods, out, resume, overwrite)
+        if left_out:
+            files.write_json(out / "left-out.json", left_out)
+        if len(rows) == len(methods) * len(experiment.seeds):
+            files.write_json(out / "results.json", rows)  # a kill may have come between the last run and this
+            note(f"{out} holds this experiment already: nothing to do (--overwrite runs it again)")
+            return _some(rows, left_out)
+        with graceful() as stop, Bars(progress) as bars:
+            return _run(experiment, out, left_out, bars, stop)
+
+
+def _apart(experiment: Experiment, out: Path) -> None:
+    """Results within the user's data would be taken for an agent."""
+    data = Path(experiment.data["path"]).expanduser().resolve()
+    if out.resolve() == data or data in out.resolve().parents:
+        raise InputError(f"{out}: results cannot lie in the folder of the data; name another with --out")
+
+
+def _run(
+    experiment: Experiment, out: Path, left_out: dict[str, str], bars: Bars, stop: Callable[[], bool]
+) -> list[Row]:
+    """Every method, every seed, but for those that are finished; of "all", one that diverges is left out."""
+    surrogates = Surrogates(out / "surrogates")
+    rows: list[Row] = []
+    for seed in experiment.seeds:
+        for method, setup in experiment.setups(seed).items():
+            if not isinstance(setup, Setup) or method in left_out:
+                continue
+            folder = _folder(out, method, seed)
+            done = folder / "result.json"
+            if not done.exists():
+                try:
+                    result = train_and_judge(
+                        setup,
+                        bars,
+                        surrogates,
+                        bayes=experiment.bayes,
+                        folder=files.make_folder(folder),
+                        resume=True,
+                        eval_every=experiment.eval_every,
+                        checkpoint_every=experiment.checkpoint_every,
+                        stop=stop,
+                    )
+                except Diverged as why:
+                    if experiment.algorithms != ["all"]:
+                        raise Diverged(f"{method}, seed {seed}: {why}") from why
+                    left_out[method] = f"seed {seed}: {why}"
+                    files.write_json(out / "left-out.json", left_out)
+                    rows = [row for row in rows if row["method"] != method]
+                    files.write_json(out / "results.json", rows)
+                    continue
+                row = {"method": method} | result.row() | {"rounds_to": history.rounds_to(history.read(folder))}
+                if result.examples is not None and result.excess_se is not None:
+                    examples.save(folder, result.examples)
+                    here = [r for r in rows if r["seed"] == seed]
+                    before = {r["method"]: _folder(out, r["method"], seed) for r in here}
+                    row["faa_correlation"] = examples.correlations(folder, before)
+                    paired = {r["method"]: before[r["method"]] for r in here if explain.wanted(row, r)}
+                    row["gap_se"] = examples.gap_errors(folder, paired)
+                files.write_json(done, row)
+            rows.append(_row(done))
+            files.write_json(out / "results.json", rows)
+    return _some(rows, left_out)
+
+
+def _some(rows: list[Row], left_out: dict[str, str]) -> list[Row]:
+    if not rows:
+        raise Diverged(f"none of the methods came to an end: {next(iter(left_out.values()))}")
+    return rows
+
+
+def read_left_out(out: Path) -> dict[str, str]:
+    """Of "all": the methods that could not run, and why."""
+    path = out / "left-out.json"
+    return dict(files.read_json(path)) if path.exists() else {}
+
+
+def _folder(out: Path, method: str, seed: int) -> Path:
+    """runs/qffl-q0.1-seed0 for the method "qffl:q=0.1"."""
+    name = re.sub(r"[^\w.-]+", "-", method.replace("=", ""))
+    return out / "runs" / f"{name}-seed{seed}"
+
+
+def _claim(
+    experiment: Experiment, fed: Federation, methods: list[str], out: Path, resume: bool, overwrite: bool
+) -> list[Row]:
+    """Make `out` this experiment's folder; the rows of the runs that it has finished."""
+    said = experiment.model_dump(mode="json", exclude={"name", "description"})
+    marker = out / "experiment.json"
+    if overwrite and marker.exists():
+        for name in OURS:
+            path = out / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    if not marker.exists():
+        taken = [name for name in OURS if (out / name).exists()]
+        if taken:
+            raise InputError(f"{out} holds {taken[0]} of something else: use another folder")
+        files.write_json(marker, said)
+        _same_data(out / "data.json", fed)
+        return []
+    if files.read_json(marker) != said:
+        raise InputError(f"{out} holds another experiment: use another folder, or --overwrite to replace it")
+    _same_data(out / "data.json", fed)
+    found = [_folder(out, method, seed) / "result.json" for seed in experiment.seeds for method in methods]
+    rows = [_row(path) for path in found if path.exists()]
+    if len(rows) < len(found) and not resume:
+        raise InputError(f"{out} holds this experiment, unfinished: --resume goes on, --overwrite starts anew")
+    return rows
+
+
+def _same_data(path: Path, fed: Federation) -> None:
+    """Refuse data that have changed since; a folder of an older version has no such file, so it gets one."""
+    clusters = None if fed.clusters is None else fed.clusters.tolist()
+    found = {"fingerprint": fed.fingerprint, "clusters": clusters}
+    if not path.exists():
+        files.write_json(path, found)
+    elif files.read_json(path) != found:
+        raise InputError(f"{path.parent}: the data has changed since: use another folder, or --overwrite")
+
+
+def _row(path: Path) -> Row:
+    """A finished run's result, if it is one."""
+    row = files.read_json(path)
+    if not isinstance(row, dict) or not {"algorithm", "seed", "faa", "excess_risk"} <= row.keys():
+        raise InputError(f"{path}: not the result of a run; delete it and --resume makes it again")
+    return row

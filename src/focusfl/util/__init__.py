@@ -1,0 +1,1 @@
+"""Files, locks, devices, progress, interrupts, errors: nothing of federated learning."""

@@ -1,0 +1,390 @@
+"""Every algorithm on every engine: the same numbers, the same bits again, padding invisible, absence tolerated."""
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from helpers.federations import make_ragged
+from torch import nn
+
+import focusfl as ff
+from focusfl.algorithms import ALGORITHMS
+from focusfl.core import Algorithm, Pull, Upload
+from focusfl.core.tree import flatten
+from focusfl.engines import ENGINES, choose, plan
+from focusfl.engines.kernels.mlp import Mlp
+from focusfl.engines.vectorised import chunk
+from focusfl.models.task import Task
+from focusfl.run.training import Setup, run
+from focusfl.util.errors import InputError, Interrupted
+
+METHODS = {name: kind() for name, kind in ALGORITHMS.items()}
+METHODS["focus, tied"] = ff.Focus(M=2, init="tied")
+METHODS["focus, split"] = ff.Focus(M=2, init="split", warmup=2)
+METHODS["focus, auto"] = ff.Focus(M="auto", init="split", forget=0.9)
+METHODS["cgsv, keep"] = ff.CGSV(Gamma=0.1, keep=True)  # with 0.5 it is driven in circles, and roundings with it
+METHODS["hardcluster"] = ff.algorithms.HardCluster(M=2, clusters=(0, 0, 0, 1, 1))
+every_algorithm = pytest.mark.parametrize("algorithm", METHODS.values(), ids=METHODS)
+every_engine = pytest.mark.parametrize("engine", list(ENGINES))
+TRAIN = ff.Train(lr=0.1, steps=5, batch=8, momentum=0.5, weight_decay=0.001)
+
+
+def final(algorithm, fed, rounds=20, train=TRAIN, **options):
+    *_, done = run(Setup.of(algorithm, fed, rounds, train=train, **options))
+    return flatten({"server": done.server, "agents": done.states, "loss": done.scores.loss})
+
+
+def largest_difference(a, b):
+    assert a.keys() == b.keys()
+    return max(((a[k] - b[k]).abs() / b[k].abs().clamp_min(1)).max().item() for k in a)
+
+
+@every_algorithm
+@pytest.mark.parametrize(
+    ("train", "rounds"),
+    [
+        (TRAIN, 20),
+        (ff.Train(lr=0.1, steps=5), 20),
+        (ff.Train(lr=0.1, epochs=2, batch=8, momentum=0.5), 20),
+        (ff.Train(epochs=1, batch=1), 5),  # up to 40 steps a round
+    ],
+    ids=["mini-batches", "full batch", "epochs of different length", "single examples"],
+)
+def test_serial_and_vectorised_agree_on_ragged_agents(algorithm, train, rounds, ragged):
+    a, b = (final(algorithm, ragged, rounds, train, engine=engine) for engine in ENGINES)
+    assert largest_difference(a, b) < 1e-5
+
+
+@every_algorithm
+@every_engine
+def test_a_rerun_is_the_same_to_the_bit(algorithm, engine, ragged):
+    a, b = (final(algorithm, ragged, rounds=5, engine=engine) for _ in range(2))
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+@every_algorithm
+@every_engine
+def test_the_seed_matters(algorithm, engine, ragged):
+    a, b = (final(algorithm, ragged, rounds=2, engine=engine, seed=seed) for seed in (0, 1))
+    assert largest_difference(a, b) > 1e-3
+
+
+@every_algorithm
+def test_garbage_under_the_padding_changes_nothing(algorithm, ragged, monkeypatch):
+    a = final(algorithm, ragged, rounds=3, engine="vectorised")
+    gather, draw = chunk.Chunk._gather, plan.batches
+
+    def dirty(self, rows, size, e=None):
+        x, y, mask = gather(self, rows, size, e)
+        padding = mask == 0
+        assert padding.any()
+        return torch.where(padding[..., None], 1e6, x), torch.where(padding, 1, y), mask
+
+    def dirty_rows(*arguments):
+        made = draw(*arguments)
+        beyond = np.arange(made.rows.shape[2]) >= made.size[:, :, None]
+        return made._replace(rows=np.where(beyond, 0, made.rows))
+
+    monkeypatch.setattr(chunk.Chunk, "_gather", dirty)
+    monkeypatch.setattr(plan, "batches", dirty_rows)
+    b = final(algorithm, ragged, rounds=3, engine="vectorised")
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+@every_algorithm
+def test_chunks_change_nothing_but_rounding(algorithm, ragged, monkeypatch):
+    whole = final(algorithm, ragged, rounds=5, engine="vectorised")
+    monkeypatch.setattr(chunk, "BUDGET", 1)  # one agent at a time
+    assert largest_difference(whole, final(algorithm, ragged, rounds=5, engine="vectorised")) < 1e-5
+
+
+PER_AGENT = (
+    "agents",
+    "loss",
+    "server/lam",
+    "server/k",
+    "server/r",
+    "server/v/",
+    "server/order",
+    "server/matched",
+    "server/given",
+)  # one row for each agent
+
+
+@every_algorithm
+@every_engine
+def test_the_order_of_the_agents_changes_nothing_but_rounding(algorithm, engine):
+    order = [3, 0, 4, 2, 1]
+    fed = make_ragged()
+    pairs, tests = ([(d.x, d.y) for d in (get(e) for e in order)] for get in (fed.train, fed.test))
+    turned = ff.Federation.from_agents(pairs, test=tests, model=fed.recipe.model)
+    full = ff.Train(lr=0.1, steps=3)  # full batch: rows do not depend on an agent's number
+    other = algorithm
+    if isinstance(algorithm, ff.algorithms.HardCluster):
+        other = replace(algorithm, clusters=tuple(algorithm.clusters[e] for e in order))
+    a = final(algorithm, fed, rounds=5, train=full, engine=engine)
+    b = final(other, turned, rounds=5, train=full, engine=engine)
+    a = {k: v[order] if k.startswith(PER_AGENT) else v for k, v in a.items()}
+    assert largest_difference(a, b) < 1e-5
+
+
+@every_algorithm
+@every_engine
+def test_the_state_survives_a_checkpoint(algorithm, engine, ragged, tmp_path):
+    setup = Setup.of(algorithm, ragged, 6, train=TRAIN, engine=engine)
+    whole = final(algorithm, ragged, rounds=6, engine=engine)
+    with contextlib.suppress(Interrupted):
+        for done in run(setup, tmp_path, checkpoint_every=100, stop=lambda: True):
+            assert done.t == 1
+    *_, done = run(setup, tmp_path, resume=True)
+    again = flatten({"server": done.server, "agents": done.states, "loss": done.scores.loss})
+    assert all(torch.equal(whole[k], again[k]) for k in whole)
+
+
+@every_algorithm
+@every_engine
+def test_agents_left_out_of_a_round_keep_their_state(algorithm, engine, ragged):
+    setup = Setup.of(algorithm, ragged, 3, train=TRAIN, engine=engine, fraction=0.4)
+    _, before = setup.start()
+    rounds = run(setup)
+    for t in range(3):
+        cohort = plan.cohort(0, t, 5, 0.4).tolist()
+        assert len(cohort) == 2
+        after = {k: v.clone() for k, v in flatten(next(rounds).states).items()}
+        for k, v in flatten(before).items():
+            changed = [e for e in range(5) if not torch.equal(v[e], after[k][e])]
+            assert set(changed) <= set(cohort)
+            # once matched, or out of it, there is nothing to do; one shared model has one label
+            idle = isinstance(algorithm, ff.PFNM | ff.FedMA) or getattr(algorithm, "init", "") == "split"
+            assert changed == cohort or k in ("pi", "u") or idle  # a hard label may well stay
+        before = after
+
+
+@every_engine
+def test_focus_costs_no_training_for_pruned_pairs(engine, monkeypatch):
+    """Settled labels: every agent trains one model of three."""
+    ragged = make_ragged(sizes=(23, 9, 40, 12, 31))
+    trained = []
+    outputs = Task.outputs
+
+    def counted(self, w, x, train=False):
+        trained.append(train)
+        return outputs(self, w, x, train)
+
+    setup = Setup.of(ff.Focus(M=3, init="tied"), ragged, 1, train=TRAIN, engine=engine)
+    server, states = setup.start()
+    states["log_pi"][:] = torch.tensor([0.0, -50.0, -50.0])
+    monkeypatch.setattr(Task, "outputs", counted)
+    gradient = Mlp.gradient
+    monkeypatch.setattr(Mlp, "gradient", lambda *a, **k: trained.append(len(a[2]) == 5) or gradient(*a, **k))
+    before = {k: v.clone() for k, v in server["w"].items()}
+    upload = setup.runner.round(setup.algorithm, server, states, 0, np.arange(5))
+    after = setup.algorithm.aggregate(server, upload.add, upload.each, torch.arange(5))["w"]
+    assert all(torch.allclose(after[k][1:], before[k][1:], atol=1e-6) for k in before)
+    assert not torch.allclose(after["1.weight"][0], before["1.weight"][0], atol=1e-3)
+    per_agent = TRAIN.steps * (5 if engine == "serial" else 1)
+    assert sum(trained) == per_agent
+
+
+def test_the_e_step_is_the_first_forward_pass_of_the_m_step(ragged, monkeypatch):
+    """Full batch, serial: M + M (K - 1) passes per agent, not M + M K; same numbers as without the fusion."""
+    passes = []
+    outputs = Task.outputs
+    monkeypatch.setattr(Task, "outputs", lambda *a, **k: passes.append(1) or outputs(*a, **k))
+    setup = Setup.of(ff.Focus(M=2, init="tied"), ragged, 1, train=ff.Train(steps=4), engine="serial")
+    server, states = setup.start()
+    fused = setup.runner.round(setup.algorithm, server, states, 0, np.arange(5))
+    assert len(passes) == 5 * (2 + 2 * 3)
+    monkeypatch.setattr(setup.task, "plain", False)
+    server, states = setup.start()
+    apart = setup.runner.round(setup.algorithm, server, states, 0, np.arange(5))
+    assert largest_difference(flatten(fused.add), flatten(apart.add)) < 1e-6
+
+
+class WithBatchNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def test_any_module_runs_serially_and_batch_statistics_are_averaged(ragged):
+    setup = Setup.of(ff.FedAvg(), ragged, 2, model=WithBatchNorm, train=ff.Train(steps=2))
+    assert setup.runner.name == "serial"
+    a, b = (final(ff.FedAvg(), ragged, rounds=2, model=WithBatchNorm, train=ff.Train(steps=2)) for _ in range(2))
+    assert all(torch.equal(a[k], b[k]) for k in a)  # dropout too comes from (seed, t, e)
+    assert "server/w/layers.1.running_mean" in a and "server/w/layers.1.num_batches_tracked" not in a
+    assert a["server/w/layers.1.running_mean"].abs().max() > 0
+
+    one = Setup.of(ff.FedAvg(), ragged, 1, model=WithBatchNorm, train=ff.Train(lr=1e-9, steps=1))
+    server = next(iter(run(one))).server
+    first = one.networks.network()
+    hidden = [first.layers[0](ragged.train(e).x).mean(0).detach() for e in range(5)]
+    n = ragged.training.sizes.float()
+    expected = 0.1 * sum(w * h for w, h in zip(n, hidden, strict=True)) / n.sum()  # momentum 0.1 from 0
+    assert torch.allclose(server["w"]["layers.1.running_mean"][0], expected, atol=1e-5)
+
+
+def test_vectorised_refuses_batch_norm_and_says_what_to_do(ragged):
+    with pytest.raises(InputError, match="serial"):
+        ff.fit(ff.FedAvg(), ragged, model=WithBatchNorm, rounds=1, engine="vectorised")
+
+
+def test_auto_takes_vectorised_for_small_networks_and_serial_for_large(ragged):
+    small, large = Task(ff.models.mlp(6, 8, 3), 3), Task(ff.models.mlp(6, 4000, 4000, 3), 3)
+    assert choose("auto", small, ragged, ff.Train()).name == "vectorised"
+    assert choose("auto", large, ragged, ff.Train()).name == "serial"
+    with pytest.raises(InputError, match="vectorised"):
+        choose("vectorized", small, ragged, ff.Train())
+
+
+@dataclass(frozen=True)
+class Tethered(Algorithm):
+    """A model of one's own, pulled to the shared one; the server sees each agent's loss."""
+
+    name: ClassVar[str] = "Tethered"
+    paper: ClassVar[str] = "-"
+    personal: ClassVar[bool] = True
+    strength: float = 0.5
+
+    def start(self, networks, E):
+        return {"w": networks.copies(1), "losses": torch.zeros(5)}
+
+    def enroll(self, server):
+        return {"v": server["w"]}
+
+    def local(self, server, state, agent):
+        v = agent.sgd(state["v"], pull=Pull(server["w"], self.strength))
+        theta = agent.sgd(server["w"])
+        return {"v": v}, Upload(add={"theta": theta}, each={"loss": agent.losses(state["v"])[0]})
+
+    def aggregate(self, server, add, each, cohort):
+        mean = {k: v / len(cohort) for k, v in add["theta"].items()}
+        return {"w": mean, "losses": server["losses"].index_copy(0, cohort, each["loss"])}
+
+    def predict(self, server, state, h):
+        return h(state["v"])[0]
+
+
+def test_pulls_and_what_the_server_sees_of_each_agent_agree_too(ragged):
+    a, b = (final(Tethered(), ragged, rounds=10, engine=engine) for engine in ENGINES)
+    assert largest_difference(a, b) < 1e-5
+    one, other = (final(Tethered(), ragged, rounds=10, engine=engine, fraction=0.4) for engine in ENGINES)
+    assert largest_difference(one, other) < 1e-5
+
+
+@every_engine
+def test_a_pull_by_hand(engine):
+    # v = w = 0 at first; x = 1, y = 1, squared loss, lr 0.1, strength 0.5: v <- v - 0.1 (2 (v - 1) + 0.5 (v - 0))
+    # two steps: 0.2, then 0.2 + 0.1 (1.6 - 0.1) = 0.35; the loss seen is that of v = 0 before training: 1
+    agents = [([[1.0]], [1.0])] * 5
+    network = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(network.weight)
+    fed = ff.Federation.from_agents(agents, test=agents)
+    out = final(Tethered(), fed, 1, ff.Train(lr=0.1, steps=2), model=network, engine=engine)
+    assert torch.allclose(out["agents/v/weight"], torch.full((5, 1, 1, 1), 0.35))
+    assert torch.allclose(out["server/losses"], torch.ones(5))
+
+
+@every_engine
+def test_the_schedule_reaches_the_local_steps(engine):
+    # one weight at 0, x = 1, y = 1: a step multiplies the distance to 1 by (1 - 2 lr); lr 0.1, then 0.1 x 0.5
+    agents = [([[1.0]], [1.0])] * 2
+    network = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(network.weight)
+    train = ff.Train(lr=0.1, steps=1, schedule="step", decay=0.5, decay_every=1)
+    out = final(ff.FedAvg(), ff.Federation.from_agents(agents, test=agents), 2, train, model=network, engine=engine)
+    assert abs(out["server/w/weight"].item() - (1 - 0.8 * 0.9)) < 1e-6
+
+
+def test_the_e_step_looks_in_eval_mode(ragged):
+    """With batch norm and dropout the label comes from the network as it predicts, not as it trains."""
+    setup = Setup.of(ff.Focus(M=2, init="tied"), ragged, 1, model=WithBatchNorm, train=ff.Train(steps=1))
+    server, states = setup.start()
+    setup.runner.round(setup.algorithm, server, states, 0, np.arange(5))
+    for e in range(5):
+        losses = []
+        for m in range(2):
+            network = setup.networks.network().eval()
+            network.load_state_dict({k: v[m] for k, v in server["w"].items()}, strict=False)
+            x, y = ragged.train(e)
+            losses.append(-nn.functional.cross_entropy(network(x), y))
+        assert torch.allclose(states["log_pi"][e].exp(), torch.softmax(torch.stack(losses), 0), atol=1e-5)
+
+
+def test_little_work_takes_one_thread_and_the_setting_comes_back(ragged):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for model, inside in ((ragged.recipe.model, 1), (lambda: ff.models.mlp(6, 2000, 2000, 3), 2)):
+            with Setup.of(ff.FedAvg(), ragged, 1, model=model).runner.threads():
+                assert torch.get_num_threads() == inside
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Curious(Algorithm):
+    """Asks an agent for all there is to ask, and trains the last layer alone."""
+
+    name: ClassVar[str] = "Curious"
+    paper: ClassVar[str] = "-"
+
+    def start(self, networks, E):
+        return {"w": networks.independent(2)}
+
+    def local(self, server, state, agent):
+        w = server["w"]
+        losses = agent.example_losses(w)
+        hard = (losses > agent.mean(losses).unsqueeze(-1)).float()  # train on what is worse than usual
+        theta = agent.sgd(w, weights=hard, freeze=("1.weight", "1.bias"))
+        facts = {"counts": agent.class_counts(), "losses": agent.losses(w), "mean": agent.mean(losses)}
+        return state, Upload(add={}, each={"theta": theta, "hard": agent.mean(hard), **facts})
+
+    def aggregate(self, server, add, each, cohort):
+        return server
+
+    def predict(self, server, state, h):
+        return h(server["w"])[0]
+
+
+@every_engine
+@pytest.mark.parametrize("batch", [None, 1], ids=["full batch", "single examples"])
+def test_what_an_agent_answers(engine, batch, ragged):
+    train = ff.Train(lr=0.1, steps=1, batch=batch) if batch is None else ff.Train(lr=0.1, epochs=1, batch=batch)
+    setup = Setup.of(Curious(), ragged, 1, train=train, engine=engine)
+    server, states = setup.start()
+    each = setup.runner.round(setup.algorithm, server, states, 0, np.arange(5)).each
+    for e in range(5):
+        x, y = ragged.train(e)
+        assert each["counts"][e].tolist() == [(y == c).sum().item() for c in range(3)]
+        for m in range(2):
+            network = setup.networks.network(m)
+            losses = nn.functional.cross_entropy(network(x), y, reduction="none")
+            assert torch.allclose(each["losses"][e, m], losses.mean(), atol=1e-5)
+            assert torch.allclose(each["mean"][e, m], losses.mean(), atol=1e-5)
+            hard = losses > losses.mean()
+            assert torch.allclose(each["hard"][e, m], hard.float().mean(), atol=1e-6)
+            theta = {k: v[e, m] for k, v in each["theta"].items()}
+            assert torch.equal(theta["1.weight"], network[1].weight) and torch.equal(
+                theta["1.bias"], network[1].bias
+            )
+            if batch is None:  # one step on mean(weight * loss)
+                grad = torch.autograd.grad((hard * losses).mean(), network[3].weight)[0]
+                assert torch.allclose(theta["3.weight"], network[3].weight - 0.1 * grad, atol=1e-6)
+                continue
+            rows = plan.batches(0, 0, np.array([e]), np.array([len(y)]), train).rows[0, : len(y), 0]
+            for i in rows.tolist():  # a step for each example that counts, in the plan's order
+                if hard[i]:
+                    loss = nn.functional.cross_entropy(network(x[i : i + 1]), y[i : i + 1])
+                    grads = torch.autograd.grad(loss, [network[3].weight, network[3].bias])
+                    with torch.no_grad():
+                        network[3].weight -= 0.1 * grads[0]
+                        network[3].bias -= 0.1 * grads[1]
+            assert torch.allclose(theta["3.weight"], network[3].weight, atol=1e-5)

@@ -1,0 +1,170 @@
+"""A deployment on loopback, as `focusfl deploy init` writes it: TLS, node keys, proxy, each node its own data."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.deploy import ENV, Ports, free_ports, need_nginx, running, serving, wait
+from safetensors.torch import load_file
+
+import focusfl as ff
+from focusfl.core.tree import flatten
+from focusfl.deploy import registry, setup
+from focusfl.run.training import Setup, run
+
+need_nginx()
+
+AGENTS, ROUNDS = 3, 3
+TRAIN = ff.Train(lr=0.3, steps=4, batch=16)
+SETTINGS = ["agents=3", f"rounds={ROUNDS}", "algorithm=focus", "focus.M=2", "model=mlp:64,16,10", "classes=10"]
+SETTINGS += ["train.lr=0.3", "train.steps=4", "train.batch=16", "eval-every=3", "best=none", "timeout=100"]
+
+
+def federation() -> ff.Federation:
+    """Rotated digits: two agents upright, one turned."""
+    whole = ff.data.rotated_digits(seed=0)
+    chosen = [0, 1, whole.E - 1]
+    training = [tuple(whole.train(e)) for e in chosen]
+    testing = [tuple(whole.test(e)) for e in chosen]
+    return ff.Federation.from_agents(training, test=testing, classes=10, model=lambda: ff.models.mlp(64, 16, 10))
+
+
+def focusfl(*words: str) -> None:
+    command = [str(Path(sys.executable).parent / "focusfl"), *words]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Site:
+    """The deployment while it runs."""
+
+    def __init__(self, folder: Path, ports: Ports, stack: ExitStack) -> None:
+        self.folder, self.ports, self.stack = folder, ports, stack
+        self.nodes: dict[int, subprocess.Popen[bytes]] = {}
+        fed = federation()
+        for e in range(AGENTS):
+            data = folder / f"data-{e}"
+            data.mkdir()
+            (x, y), (test_x, test_y) = fed.train(e), fed.test(e)
+            np.savez(data / "data.npz", x_train=x, y_train=y, x_test=test_x, y_test=test_y)
+
+    def log(self, e: int) -> Path:
+        return self.folder / f"node-{e}.log"
+
+    def start(self, e: int) -> None:
+        command = [self.folder / f"nodes/agent-{e}/start-supernode.sh", self.folder / f"data-{e}"]
+        self.nodes[e] = self.stack.enter_context(running(command, self.log(e)))
+
+    def there(self, number: int) -> None:
+        """Wait until so many nodes are online."""
+
+        def ready() -> bool:
+            return sum(node.status == "online" for node in registry.nodes(self.folder)) == number
+
+        wait(ready, self.folder / "superlink.log")
+
+    def train(self, name: str, *more: str) -> Path:
+        """Submit a run; its results' folder at the server."""
+        out = self.folder / "results" / name
+        sets = [word for change in (*SETTINGS, f"out={out}", *more) for word in ("--set", change)]
+        focusfl("deploy", "run", str(self.folder), *sets, "--no-stream")
+        return out
+
+    def history(self, out: Path, seed: int = 0) -> list[dict[str, Any]]:
+        path = out / "runs" / f"focus-seed{seed}" / "history.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site") / "here"
+    ports = free_ports(AGENTS)
+    setup.init(folder, AGENTS, ["127.0.0.1"], bind="127.0.0.1", ports=ports)
+    with ExitStack() as stack:
+        stack.enter_context(serving(folder, ports))
+        registry.register(folder)
+        here = Site(folder, ports, stack)
+        for e in range(AGENTS):
+            here.start(e)
+        here.there(AGENTS)
+        yield here
+    for e in range(AGENTS):  # an app whose SuperNode was killed would wait for it
+        subprocess.run(["pkill", "-KILL", "-f", f"flwr-clientapp.*127.0.0.1:{ports.supernode + e} "])
+
+
+def serial(rounds: int, seed: int = 0) -> Any:
+    made = Setup.of(ff.Focus(M=2), federation(), rounds, train=TRAIN, seed=seed, engine="serial")
+    *_, last = run(made)
+    return last
+
+
+def same(out: Path, wanted: Any, seed: int = 0) -> None:
+    """The server's weights, and every agent's loss, as in one process."""
+    kept = load_file(out / "runs" / f"focus-seed{seed}" / "checkpoint.safetensors")
+    for k, v in flatten({"server": wanted.server}).items():
+        torch.testing.assert_close(kept[k], v, rtol=0, atol=1e-5)
+    row = json.loads((out / "results.json").read_text())[0]
+    torch.testing.assert_close(torch.tensor(row["loss"]), wanted.scores.loss, rtol=0, atol=1e-5)
+
+
+def server_apps(site: Site) -> list[int]:
+    """Numbers of the ServerApps' processes of this deployment: they call its SuperLink."""
+    calls = f"flwr-serverapp.*127.0.0.1:{site.ports.superlink}"
+    return [int(pid) for pid in subprocess.run(["pgrep", "-f", calls], capture_output=True).stdout.split()]
+
+
+def test_killed_and_resumed_it_gives_the_serial_engines_numbers(site: Site) -> None:
+    """The ServerApp is killed after the first round of three; resumed, it ends as a run in one process does."""
+    out = site.train("whole", "wait=100")
+    log = site.folder / "superlink.log"
+    wait(lambda: len(site.history(out)) >= 1, log, 200)
+    killed = server_apps(site)
+    assert killed
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    done = len(site.history(out))
+    assert 1 <= done < ROUNDS
+    site.train("whole", "wait=100", "resume=true")
+    wait(lambda: (out / "results.json").exists(), log, 200)
+    assert [row["round"] for row in site.history(out)] == [1, 2, 3]
+    same(out, serial(ROUNDS))
+    focusfl("report", str(out))
+    assert "federation, 3 rounds, 3 agents" in (out / "report.md").read_text()
+
+
+def test_a_killed_node_is_left_out_and_one_that_comes_late_is_taken_in(site: Site) -> None:
+    """Agent 2 is killed in mid-round: the others go on. Started again, it takes part again."""
+    out = site.train("kill", "rounds=40", "eval-every=40", "minimum=2", "timeout=60", "seed=1", "wait=5")
+    log = site.folder / "superlink.log"
+    wait(lambda: len(site.history(out, 1)) >= 1, log, 200)
+    kill_tree(site.nodes[2].pid)
+    wait(lambda: any("2" in row.get("dropped", {}) for row in site.history(out, 1)), log, 200)
+    missing = next(row for row in site.history(out, 1) if "dropped" in row)
+    assert set(missing["dropped"]) == {"2"}
+    gone = missing["round"]
+
+    def back() -> bool:
+        if site.nodes[2].poll() is not None:  # Flower refuses it until the old one's time is up
+            site.start(2)
+        return any(row["round"] > gone and "dropped" not in row for row in site.history(out, 1))
+
+    wait(back, log, 300)
+
+
+def kill_tree(pid: int) -> None:
+    children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
+    os.kill(pid, signal.SIGKILL)
+    for child in children:
+        kill_tree(int(child))

@@ -1,0 +1,402 @@
+"""The server's and the nodes' rules in trouble: lost answers, restarts, rounds asked for twice, lying replies.
+
+The nodes' real apps, called in this process: what happens between messages is played exactly. The real transports
+are in test_flower.py and test_deployment.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import focusfl as ff
+from focusfl.core import Agent, Algorithm, State, Upload
+from focusfl.core.tree import tree_map
+from focusfl.run import history
+from focusfl.run.best_loss import Surrogates
+from focusfl.run.training import Setup, run
+from focusfl.util.errors import InputError
+
+if not os.environ.get("CI"):
+    pytest.importorskip("flwr")
+
+import flwr.app.message.message as flower_message
+from flwr.app import Array, Context, Error, Message, RecordDict
+from helpers.flower_people import SIZES, TRAIN, model, people
+
+from focusfl.flower import Run, Strategy, serve
+from focusfl.flower.protocol.exchange import TooFew
+from focusfl.flower.protocol.memory import Memory
+from focusfl.flower.protocol.node import Job, client, number
+from focusfl.flower.protocol.wire import Refused, checked, to_arrays, to_tree
+
+Call = tuple[str, int, int]  # kind of message, agent, round
+
+
+class Somebody:
+    """Messages need a sender; in a process of Flower's own it is set."""
+
+    run_id = node_id = task_id = 1
+
+
+class Hall:
+    """Nodes in this process: Flower's Grid with nothing in between."""
+
+    def __init__(self, algorithm: Algorithm, keep: Path | None = None, secure: bool = False) -> None:
+        fed = people(SIZES)
+
+        def job(context: Context) -> Job:
+            e = number(context)
+            return Job(algorithm, model, TRAIN, fed.train(e), fed.test(e), 3, secure=secure)
+
+        self.app, self.keep, self.calls = client(job), keep, list[Call]()
+        self.here = set(range(100, 104))
+        self.lost: Callable[[Call], bool] = lambda _: False  # answers that never come
+        self.after: Callable[[Call, Message], None] = lambda *_: None
+        self.restart()
+
+    def restart(self, *agents: int) -> None:
+        """Nodes that start forget what is in their context."""
+        self.contexts = getattr(self, "contexts", {})
+        for e in agents or range(4):
+            config: dict[str, Any] = {"agent": e} | ({"keep": str(self.keep / str(e))} if self.keep else {})
+            self.contexts[100 + e] = Context(1, 100 + e, config, RecordDict(), {})
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.here)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        replies = []
+        for i, message in enumerate(messages):
+            message.metadata.__dict__["_message_id"] = f"{len(self.calls)}-{i}"
+            node = message.metadata.dst_node_id
+            call = (message.metadata.message_type, node - 100, message.content["ask"]["t"])
+            self.calls.append(call)
+            try:
+                reply = self.app(message, self.contexts[node])
+            except Exception as error:
+                reply = Message(Error(code=1, reason=repr(error)), reply_to=message)
+            self.after(call, reply)
+            if not self.lost(call):
+                replies.append(reply)
+        return replies
+
+    def count(self, kind: str, e: int) -> int:
+        return sum(call[:2] == (kind, e) for call in self.calls)
+
+
+@pytest.fixture(autouse=True)
+def sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower_message, "TaskIdentity", Somebody)
+
+
+def quiet(_: str) -> None: ...
+
+
+def go(hall: Hall, algorithm: Algorithm, rounds: int = 4, **more: Any) -> dict[str, Any]:
+    options: dict[str, Any] = {"wait": 0, "best": "none"} | more
+    return serve(hall, Run(algorithm, model, 4, rounds, 3, TRAIN, **options), quiet)  # type: ignore[arg-type]
+
+
+def serial(algorithm: Algorithm, rounds: int = 4, **more: Any) -> list[float]:
+    *_, last = run(Setup.of(algorithm, people(SIZES), rounds, train=TRAIN, engine="serial", **more))
+    assert last.scores is not None
+    return last.scores.loss.tolist()
+
+
+@pytest.mark.parametrize("name", [n for n in ff.algorithms.ALGORITHMS if n != "hardcluster"])
+def test_every_method_gives_the_serial_engines_numbers(name: str) -> None:
+    algorithm = ff.algorithms.ALGORITHMS[name]()
+    row = go(Hall(algorithm), algorithm)
+    assert row["loss"] == pytest.approx(serial(algorithm), abs=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", [ff.Focus(M=2, warmup=1), ff.Ditto(), ff.FedEM(M=2)], ids=lambda a: a.name)
+def test_agents_that_rest_are_those_of_the_serial_engine(algorithm: Algorithm) -> None:
+    row = go(Hall(algorithm), algorithm, fraction=0.5)
+    assert row["loss"] == pytest.approx(serial(algorithm, fraction=0.5), abs=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", [ff.Focus(M=2, warmup=1), ff.Ditto(), ff.FedSoft(M=2)], ids=lambda a: a.name)
+def test_nodes_that_connect_late_and_stop_early_are_agents_that_join_and_leave(algorithm: Algorithm) -> None:
+    """Agent 1 from round 3 on, agent 2 up to round 3: as the serial engine simulates it."""
+    hall = Hall(algorithm)
+    hall.here = {100, 102, 103}
+
+    def after(call: Call, _: Message) -> None:
+        if call[0] == "train":
+            t = call[2] + 1  # the next round
+            hall.here = {100, 103} | ({101} if t >= 2 else set()) | ({102} if t < 3 else set())
+
+    hall.after = after
+    row = go(hall, algorithm, rounds=5)
+    assert row["agents"] == [0, 1, 3]
+    simulated = serial(algorithm, rounds=5, joins={1: 3}, leaves={2: 4})
+    assert row["loss"] == pytest.approx([simulated[e] for e in row["agents"]], abs=1e-5)
+
+
+def test_history_has_scores_of_evaluated_rounds_alone(tmp_path: Path) -> None:
+    go(Hall(ff.Focus(M=2)), ff.Focus(M=2), rounds=5, eval_every=2, out=tmp_path)
+    rows = history.read(tmp_path / "runs" / "focus-seed0")
+    assert ["avg_loss" in row for row in rows] == [False, True, False, True, True]
+
+
+def test_excess_risk_is_against_what_each_agent_reaches_alone() -> None:
+    row = go(Hall(ff.FedAvg()), ff.FedAvg(), best="agent")
+    alone = Surrogates().best(Setup.of(ff.FedAvg(), people(SIZES), 4, train=TRAIN, engine="serial"), "agent")
+    assert row["bayes"] == pytest.approx(alone.loss.tolist(), abs=1e-5)
+    assert row["faa"] == pytest.approx(float(np.ptp(np.array(row["loss"]) - alone.loss.numpy())), abs=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", [ff.Focus(M=2, warmup=1), ff.Ditto()], ids=lambda a: a.name)
+@pytest.mark.parametrize("after", ["answers", "checkpoint"])
+def test_killed_anywhere_and_resumed_it_is_the_same_run(tmp_path: Path, algorithm: Algorithm, after: str) -> None:
+    """Also when the nodes have done a round that the server never wrote down: it is asked for again."""
+
+    class Killed(BaseException): ...
+
+    hall = Hall(algorithm, keep=tmp_path / "keep")
+
+    def kill(call: Call, _: Message) -> None:
+        if call == (("train", 3, 2) if after == "answers" else ("train", 0, 2)):
+            raise Killed
+
+    hall.after = kill
+    with pytest.raises(Killed):
+        go(hall, algorithm, out=tmp_path / "out")
+    hall.after = lambda *_: None
+    hall.restart()  # a resumed run is a new one at Flower: contexts are empty
+    row = go(hall, algorithm, out=tmp_path / "out", resume=True)
+    assert row["loss"] == pytest.approx(serial(algorithm), abs=1e-6)
+
+
+def test_a_finished_folder_is_not_overwritten(tmp_path: Path) -> None:
+    go(Hall(ff.FedAvg()), ff.FedAvg(), rounds=1, out=tmp_path)
+    with pytest.raises(InputError, match="resume = true goes on"):
+        go(Hall(ff.FedAvg()), ff.FedAvg(), rounds=1, out=tmp_path)
+    go(Hall(ff.Ditto()), ff.Ditto(), rounds=1, out=tmp_path)
+    assert [row["method"] for row in json.loads((tmp_path / "results.json").read_text())] == ["fedavg", "ditto"]
+
+
+def test_a_folder_copied_in_part_is_not_begun_anew(tmp_path: Path) -> None:
+    """Without the nonce the nodes would not know the run, and round 1 would replace the checkpoint."""
+    go(Hall(ff.FedAvg()), ff.FedAvg(), rounds=2, out=tmp_path)
+    folder = tmp_path / "runs" / "fedavg-seed0"
+    (folder / "nonce.json").unlink()
+    before = (folder / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(InputError, match=r"no nonce\.json.*copy it from where the run was"):
+        go(Hall(ff.FedAvg()), ff.FedAvg(), rounds=2, out=tmp_path, resume=True)
+    assert (folder / "checkpoint.safetensors").read_bytes() == before and not (folder / "nonce.json").exists()
+
+
+def test_another_run_with_the_same_settings_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A node that comes late must not take up what it kept of an earlier run."""
+    first = Hall(ff.Ditto(), keep=tmp_path)
+    go(first, ff.Ditto())
+
+    def late(keep: Path | None) -> list[float]:
+        hall = Hall(ff.Ditto(), keep=keep)
+        hall.here.discard(103)
+        hall.after = lambda call, _: hall.here.add(103) if call[2] == 1 else None
+        loss: list[float] = go(hall, ff.Ditto())["loss"]
+        return loss
+
+    assert late(tmp_path) == late(None)
+
+
+def test_a_lost_first_answer_is_asked_for_again() -> None:
+    hall = Hall(ff.FedAvg())
+    hall.lost = lambda call: call[:2] == ("query.enroll", 1) and hall.count("query.enroll", 1) == 1
+    row = go(hall, ff.FedAvg())
+    assert row["agents"] == [0, 1, 2, 3] and hall.count("query.enroll", 1) == 2
+
+
+@pytest.mark.parametrize("name", ["focus", "fedma"])
+def test_a_node_that_restarts_goes_on(name: str) -> None:
+    """FOCUS: a label from its own data. FedMA: its first state comes from the server, so it misses one round."""
+    algorithm = ff.algorithms.ALGORITHMS[name]()
+    hall = Hall(algorithm)
+
+    def forget(call: Call, _: Message) -> None:
+        if call == ("train", 3, 1):
+            hall.restart(2)
+
+    hall.after = forget
+    row = go(hall, algorithm, rounds=5)
+    assert row["agents"] == [0, 1, 2, 3]
+    assert hall.count("query.enroll", 2) == (1 if name == "focus" else 2)
+
+
+def test_a_round_asked_for_twice_begins_from_the_same_state() -> None:
+    """Too few answer, so it is asked for again: FOCUS's E step must not count twice."""
+    hall = Hall(ff.Focus(M=2))
+    hall.lost = lambda call: call == ("train", 0, 1) and hall.count("train", 0) == 2
+    row = go(hall, ff.Focus(M=2), minimum=4)
+    assert hall.count("train", 3) == 5
+    assert row["loss"] == pytest.approx(serial(ff.Focus(M=2)), abs=1e-6)
+
+
+def test_a_node_does_not_go_back() -> None:
+    hall = Hall(ff.Ditto())
+    go(hall, ff.Ditto())
+    context = hall.contexts[100]
+    key = str(context.state["focusfl.memory"]["key"])
+    memory = Memory(context, key)
+    assert memory.t == 3 and memory.recall(2) is None
+    with pytest.raises(Refused, match="hex"):
+        Memory(context, "../../etc")
+
+
+def test_a_damaged_file_is_as_good_as_none(tmp_path: Path) -> None:
+    context = Context(1, 1, {"agent": 0, "keep": str(tmp_path)}, RecordDict(), {})
+    memory = Memory(context, "0" * 8)
+    memory.keep(4, {}, {"w": torch.ones(2)})
+    fresh = Context(1, 1, {"agent": 0, "keep": str(tmp_path)}, RecordDict(), {})
+    recalled = Memory(fresh, "0" * 8).recall(5)
+    assert recalled is not None and torch.equal(recalled["w"], torch.ones(2))
+    (tmp_path / "00000000.safetensors").write_bytes(b"x")
+    assert Memory(Context(1, 1, dict(fresh.node_config), RecordDict(), {}), "0" * 8).recall(5) is None
+
+
+def lie(make: Callable[[Array], Array]) -> str:
+    record = to_arrays({"w": torch.ones(2, 3)})
+    record["w"] = make(record["w"])
+    with pytest.raises(Refused) as error:
+        checked(RecordDict({"add": record}), "add", {"w": torch.zeros(2, 3)})
+    return str(error.value)
+
+
+def test_replies_that_lie_are_refused() -> None:
+    import io
+
+    packed = io.BytesIO()
+    np.savez(packed, a=np.ones((2, 3), np.float32))
+    pickled = io.BytesIO()
+    np.save(pickled, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    assert "not readable" in lie(lambda a: Array("float32", (2, 3), "numpy.ndarray", b""))
+    assert "something else" in lie(lambda a: Array("float32", (2, 3), "numpy.ndarray", packed.getvalue()))
+    assert "not readable" in lie(lambda a: Array("float32", (2, 3), "numpy.ndarray", pickled.getvalue()))
+    assert "bytes" in lie(lambda a: Array("float32", (2, 3), "numpy.ndarray", b"0" * 9000))
+    assert "something else" in lie(lambda a: Array("float32", (2, 3), a.stype, Array(np.ones(6, np.float32)).data))
+    assert "NaN" in lie(lambda a: Array(np.full((2, 3), np.nan, np.float32)))
+    assert "'float64'" in lie(lambda a: Array(np.ones((2, 3))))
+    tree = {"w": torch.ones(2), "deep": {"x": torch.zeros(1)}}
+    back = to_tree(RecordDict({"add": to_arrays(tree)}), "add")
+    assert torch.equal(back["w"], tree["w"]) and torch.equal(back["deep"]["x"], tree["deep"]["x"])
+
+
+def test_labels_that_are_no_labels_are_left_out() -> None:
+    hall = Hall(ff.Focus(M=2))
+
+    def spoil(call: Call, reply: Message) -> None:
+        if call[0] == "evaluate" and call[1] == 1:
+            reply.content["scores"]["label"] = [float("nan"), 1.0]
+        if call[0] == "evaluate" and call[1] == 2:
+            reply.content["scores"]["label"] = [1.0]
+
+    hall.after = spoil
+    row = go(hall, ff.Focus(M=2))
+    assert row["agents"] == [0, 3] and np.isfinite(row["pi"]).all()
+
+
+@pytest.mark.parametrize("t", ["x", 3.0])
+def test_what_a_node_says_of_the_round_does_not_end_the_server(t: object) -> None:
+    hall = Hall(ff.FedAvg())
+
+    def spoil(call: Call, reply: Message) -> None:
+        if call[:2] == ("query.enroll", 1):
+            reply.content["hello"]["t"] = t
+
+    hall.after = spoil
+    assert go(hall, ff.FedAvg())["agents"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [{"loss": 1e39}, {"acc": -1e39}, {"best": 1e39}, {"acc": 1e30}, {"loss": 3e38, "best": -3e38}],
+    ids=str,
+)
+def test_scores_that_float32_cannot_hold_do_not_end_the_server(tmp_path: Path, scores: dict[str, float]) -> None:
+    """Nor those whose differences or squares it cannot: results.json takes finite numbers alone."""
+    hall = Hall(ff.FedAvg())
+
+    def spoil(call: Call, reply: Message) -> None:
+        if call[1] == 1 and call[0] in ("evaluate", "query.best"):
+            wrong = {"loss": scores.get("best")} if call[0] == "query.best" else scores
+            for name in ("loss", "acc"):
+                if wrong.get(name) is not None:
+                    reply.content["scores"][name] = wrong[name]
+
+    hall.after = spoil
+    assert go(hall, ff.FedAvg(), rounds=1, best="agent", out=tmp_path)["agents"] == [0, 2, 3]
+
+
+def test_a_log_line_is_one_line() -> None:
+    hall, said = Hall(ff.FedAvg()), list[str]()
+
+    def shout(call: Call, reply: Message) -> None:
+        if call[:2] == ("train", 1):
+            name = next(iter(reply.content["add"]))
+            reply.content["add"][name].dtype = "float32\nround 9: agent 0: all is well"
+
+    hall.after = shout
+    serve(hall, Run(ff.FedAvg(), model, 4, 1, 3, TRAIN, wait=0, best="none"), said.append)  # type: ignore[arg-type]
+    assert len([line for line in said if "agent 1" in line]) == 1 and not any("\n" in line for line in said)
+
+
+def test_secure_through_the_server_with_a_retry() -> None:
+    """One answer is lost in the last stage, and too few are left: the sum is made anew, from the same states."""
+    algorithm = ff.Focus(M=2, init="independent")
+    hall = Hall(algorithm, secure=True)
+    hall.lost = lambda call: call[0] == "train.reveal" and call[2] == 1 and hall.count("train.reveal", call[1]) == 2
+    row = go(hall, algorithm, secure=True, minimum=4)
+    assert hall.count("train.masked", 0) == 5
+    assert row["loss"] == pytest.approx(serial(algorithm), abs=1e-5) and row["pi"] is None
+
+
+def test_a_secure_sum_too_small_to_divide_by_ends_the_run_and_says_why() -> None:
+    """q-FFL's h is F^q: with small losses a sum would be taken for 0, and training would stand still."""
+
+    class Small(ff.QFFL):
+        def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
+            state, upload = super().local(server, state, agent)
+            return state, Upload(tree_map(lambda v: 1e-10 * v, upload.add), {})  # as with losses near 0.01
+
+    plain, small = ff.QFFL(q=5), Small(q=5)
+    row = go(Hall(plain, secure=True), plain, secure=True)
+    assert row["loss"] == pytest.approx(serial(plain), abs=1e-5)
+    with pytest.raises(InputError, match="round 1: the losses to the power of q = 5 are too small"):
+        go(Hall(small, secure=True), small, secure=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fraction": 0.5, "minimum": 3}, "from 1 to the 2 agents of a round"),
+        ({"fraction": 0.25, "secure": True}, "from 2 to the 1 agents"),
+        ({"best": "agnet"}, "best = agnet"),
+        ({"resume": True}, "nothing to resume"),
+    ],
+)
+def test_runs_that_cannot_be_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Run(ff.FedAvg(), model, 4, 1, 3, TRAIN, **change)
+
+
+def test_a_strategy_does_not_pretend(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="are done by server_app"):
+        Strategy(Run(ff.FedAvg(), model, 4, 1, 3, TRAIN, out=tmp_path))
+
+
+def test_nobody_left_at_the_end_says_so() -> None:
+    hall = Hall(ff.FedAvg())
+    hall.lost = lambda call: call[0] == "query.best"
+    with pytest.raises(TooFew, match="no agent sent its last numbers"):
+        go(hall, ff.FedAvg(), rounds=1, best="agent")

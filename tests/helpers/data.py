@@ -1,0 +1,57 @@
+"""Real data for tests: `need("mnist")` gives it, or skips and says what is missing; with CI=true it fails."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest import mock
+
+import pytest
+
+from focusfl.data import store
+from focusfl.util.errors import InputError
+
+SHARED = Path(__file__).parents[3] / "shared/data"
+
+
+def _session_cache() -> str:
+    """FOCUSFL_DATA as it was set from outside, else a folder that lives as long as this run of the tests."""
+    if named := os.environ.get("FOCUSFL_DATA"):
+        return named
+    folder = tempfile.mkdtemp(prefix="focusfl-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+ENV = {"FOCUSFL_DATA": _session_cache(), "FOCUSFL_FROM": os.environ.get("FOCUSFL_FROM") or str(SHARED)}
+_missing: dict[str, str] = {}
+
+
+def need(name: str) -> dict[str, Any]:
+    """`store.load(name)` from the cache of this run; a subprocess gets the same with `os.environ | ENV`."""
+    if name not in _missing:
+        try:
+            with mock.patch.dict(os.environ, ENV):
+                return store.load(name)
+        except InputError as error:
+            _missing[name] = str(error)
+    return _lacking(_missing[name])
+
+
+def library(name: str) -> Any:
+    """An optional library, on the same terms."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return _lacking(f"{name} is not installed")
+
+
+def _lacking(what: str) -> NoReturn:
+    if os.environ.get("CI") == "true":
+        pytest.fail(what, pytrace=False)
+    pytest.skip(what)
