@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 
 import focusfl as ff
-from focusfl.run.training import Setup
+from focusfl.run.setup import Setup
 
 REPEAT = 7
 
@@ -31,11 +31,11 @@ def main() -> None:
             for turn in range(REPEAT + 1):
                 for engine, setup in setups.items():
                     clock = time.perf_counter()
-                    setup.runner.round(algorithm, *start[engine], turn, np.arange(fed.E))
+                    setup.engine.round(algorithm, *start[engine], turn, np.arange(fed.E))
                     if turn:  # the first starts the workers
                         seconds[engine].append(time.perf_counter() - clock)
         finally:
-            setups["flower"].runner.close()
+            setups["flower"].engine.close()
         ratio = median(b / a for a, b in zip(seconds["serial"], seconds["flower"], strict=True))
         print(f"{name}: {ratio:.1f} times serial ({median(seconds['serial']):.3f} s a round)")
 

@@ -13,7 +13,7 @@ import torch
 from turns import Job, one_round, ratio, settle, setup, turns
 
 import focusfl as ff
-from focusfl.run.training import Setup
+from focusfl.run.setup import Setup
 from focusfl.util.device import bf16_units
 
 K = 10
@@ -39,7 +39,7 @@ def predictions(run: Setup) -> Job:
     server, states = run.start()
     if "log_pi" in states:
         settle(states["log_pi"])
-    return lambda: run.runner.evaluate(run.algorithm, server, states)
+    return lambda: run.engine.evaluate(run.algorithm, server, states)
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from turns import small_agents
 import focusfl as ff
 from focusfl.data.federation import Recipe, Rows
 from focusfl.engines import plan
-from focusfl.run.training import Setup
+from focusfl.run.setup import Setup
 
 AGENTS = (100, 1_000, 10_000, 100_000)
 
@@ -59,8 +59,8 @@ def measure(
     for t in range(rounds):
         cohort = plan.cohort(0, t, fed.E, fraction)
         start = time.perf_counter()
-        with setup.runner.threads():
-            answers = setup.runner.round(algorithm, server, states, t, cohort)
+        with setup.engine.threads():
+            answers = setup.engine.round(algorithm, server, states, t, cohort)
         server = algorithm.aggregate(server, answers.add, answers.each, torch.from_numpy(cohort))
         del answers
         seconds.append((time.perf_counter() - start) / len(cohort))

@@ -12,7 +12,7 @@ import torch
 import focusfl as ff
 from focusfl.core import Algorithm
 from focusfl.data.federation import Recipe, Rows
-from focusfl.run.training import Setup
+from focusfl.run.setup import Setup
 
 Job = Callable[[], object]
 
@@ -42,7 +42,7 @@ def one_round(setup: Setup, settled: bool = True) -> Job:
         settle(states["log_pi"])
 
     def go() -> None:
-        upload = setup.runner.round(setup.algorithm, server, states, 0, everyone)
+        upload = setup.engine.round(setup.algorithm, server, states, 0, everyone)
         setup.algorithm.aggregate(server, upload.add, upload.each, torch.from_numpy(everyone))
 
     return go

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 
 import torch
+from focusfl.run.training import labels
 
 import focusfl as ff
-from focusfl.run.training import Round, Setup, labels, run
+from focusfl.run.loop import Round, run
+from focusfl.run.setup import Setup
 
 
 def main() -> None:
@@ -34,7 +36,7 @@ def main() -> None:
         last: dict[str, Round] = {}
         for _ in range(chosen.rounds):
             last = {k: next(rounds) for k, rounds in runs.items()}
-        scores = {k: setups[k].runner.evaluate(methods[k], r.server, r.states) for k, r in last.items()}
+        scores = {k: setups[k].engine.evaluate(methods[k], r.server, r.states) for k, r in last.items()}
         pi = {k: labels(methods[k], last[k].server, last[k].states, fed.E) for k in ("FOCUS", "without")}
         seconds = {k: r.seconds for k, r in last.items()}
         acc = {k: 100 * float(s.acc.mean()) for k, s in scores.items() if s.acc is not None}

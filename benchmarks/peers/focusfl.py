@@ -16,8 +16,8 @@ from peers.worker import FOREVER, Rows, Turn
 
 import focusfl as ff
 from focusfl.engines import plan
-from focusfl.run.training import Setup
-from focusfl.run.training import run as rounds
+from focusfl.run.loop import run as rounds
+from focusfl.run.setup import Setup
 
 PACKAGE = "focusfl"
 

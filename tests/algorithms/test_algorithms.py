@@ -13,7 +13,8 @@ from torch import nn
 import focusfl as ff
 from focusfl.algorithms.focus.focus import e_step
 from focusfl.core import Upload
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError
 
 losses = st.lists(st.floats(0, 1000), min_size=2, max_size=5).map(torch.tensor)
@@ -74,7 +75,7 @@ class PenAndPaper:
 
 
 def test_focus_upload_and_aggregate_by_hand():
-    focus = ff.Focus(M=2, prune=0.0)
+    focus = ff.Focus(M=2, init="tied", prune=0.0)
     server = {"w": {"a": torch.tensor([[1.0], [10.0]])}}
     uploads = []
     for given_losses in ([0.0, math.log(3)], [math.log(3), 0.0]):  # labels (3/4, 1/4) and (1/4, 3/4)
@@ -89,7 +90,7 @@ def test_focus_upload_and_aggregate_by_hand():
 
 
 def test_pruned_models_are_not_trained():
-    focus = ff.Focus(M=2, prune=0.01)
+    focus = ff.Focus(M=2, init="tied", prune=0.01)
     server = {"w": {"a": torch.tensor([[1.0], [10.0]])}}
     _, upload = focus.local(server, focus.enroll(server), PenAndPaper([0.0, 50.0]))
     share = upload.add["pi"]
@@ -112,13 +113,13 @@ def test_a_model_judged_roughly_does_not_come_back_within_one_round():
 
 def test_weight_by_n_counts_examples():
     server = {"w": {"a": torch.zeros(1, 1)}}
-    _, upload = ff.Focus(M=1, weight_by_n=True).local(server, {"log_pi": torch.zeros(1)}, PenAndPaper([0.3]))
+    _, upload = ff.Focus(M=1, init="tied", weight_by_n=True).local(server, {"log_pi": torch.zeros(1)}, PenAndPaper([0.3]))
     assert upload.add["pi"].item() == 5
 
 
 def test_mixture_prediction_by_hand():
     state = {"log_pi": torch.tensor([0.25, 0.75]).log()}
-    p = ff.Focus(M=2).predict({"w": {}}, state, lambda w, only: torch.tensor([[[1.0, 0.0]], [[0.2, 0.8]]]))
+    p = ff.Focus(M=2, init="tied").predict({"w": {}}, state, lambda w, only: torch.tensor([[[1.0, 0.0]], [[0.2, 0.8]]]))
     assert torch.allclose(p, torch.tensor([[0.4, 0.6]]))
 
 

@@ -13,7 +13,8 @@ from torch import nn
 
 import focusfl as ff
 from focusfl.algorithms import cfl, fedem, fedsoft, fesem
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError
 
 every_engine = pytest.mark.parametrize("engine", ["serial", "vectorised"])
@@ -364,7 +365,7 @@ class WithBatchNorm(nn.Module):
 def test_batch_statistics_travel_apart_from_what_is_learnt(method, ragged):
     setup = Setup.of(method, ragged, 1, model=WithBatchNorm, train=ff.Train(lr=0.01, steps=1))
     server, states = setup.start()
-    each = setup.runner.round(method, server, states, 0, np.arange(5)).each
+    each = setup.engine.round(method, server, states, 0, np.arange(5)).each
     learnt = each.get("u", each.get("theta"))  # what lengths, angles and distances are taken of
     assert learnt.keys() == {f"layers.{i}.{k}" for i in (0, 1, 3) for k in ("weight", "bias")}
     assert each["statistics"].keys() == {"layers.1.running_mean", "layers.1.running_var"}

@@ -18,7 +18,8 @@ from focusfl.engines import ENGINES, choose, plan
 from focusfl.engines.kernels.mlp import Mlp
 from focusfl.engines.vectorised import chunk
 from focusfl.models.task import Task
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError, Interrupted
 
 METHODS = {name: kind() for name, kind in ALGORITHMS.items()}
@@ -110,7 +111,7 @@ PER_AGENT = (
     "server/v/",
     "server/order",
     "server/matched",
-    "server/given",
+    "server/split/first_labels",
 )  # one row for each agent
 
 
@@ -181,7 +182,7 @@ def test_focus_costs_no_training_for_pruned_pairs(engine, monkeypatch):
     gradient = Mlp.gradient
     monkeypatch.setattr(Mlp, "gradient", lambda *a, **k: trained.append(len(a[2]) == 5) or gradient(*a, **k))
     before = {k: v.clone() for k, v in server["w"].items()}
-    upload = setup.runner.round(setup.algorithm, server, states, 0, np.arange(5))
+    upload = setup.engine.round(setup.algorithm, server, states, 0, np.arange(5))
     after = setup.algorithm.aggregate(server, upload.add, upload.each, torch.arange(5))["w"]
     assert all(torch.allclose(after[k][1:], before[k][1:], atol=1e-6) for k in before)
     assert not torch.allclose(after["1.weight"][0], before["1.weight"][0], atol=1e-3)
@@ -196,11 +197,11 @@ def test_the_e_step_is_the_first_forward_pass_of_the_m_step(ragged, monkeypatch)
     monkeypatch.setattr(Task, "outputs", lambda *a, **k: passes.append(1) or outputs(*a, **k))
     setup = Setup.of(ff.Focus(M=2, init="tied"), ragged, 1, train=ff.Train(steps=4), engine="serial")
     server, states = setup.start()
-    fused = setup.runner.round(setup.algorithm, server, states, 0, np.arange(5))
+    fused = setup.engine.round(setup.algorithm, server, states, 0, np.arange(5))
     assert len(passes) == 5 * (2 + 2 * 3)
     monkeypatch.setattr(setup.task, "plain", False)
     server, states = setup.start()
-    apart = setup.runner.round(setup.algorithm, server, states, 0, np.arange(5))
+    apart = setup.engine.round(setup.algorithm, server, states, 0, np.arange(5))
     assert largest_difference(flatten(fused.add), flatten(apart.add)) < 1e-6
 
 
@@ -215,7 +216,7 @@ class WithBatchNorm(nn.Module):
 
 def test_any_module_runs_serially_and_batch_statistics_are_averaged(ragged):
     setup = Setup.of(ff.FedAvg(), ragged, 2, model=WithBatchNorm, train=ff.Train(steps=2))
-    assert setup.runner.name == "serial"
+    assert setup.engine.name == "serial"
     a, b = (final(ff.FedAvg(), ragged, rounds=2, model=WithBatchNorm, train=ff.Train(steps=2)) for _ in range(2))
     assert all(torch.equal(a[k], b[k]) for k in a)  # dropout too comes from (seed, t, e)
     assert "server/w/layers.1.running_mean" in a and "server/w/layers.1.num_batches_tracked" not in a
@@ -306,7 +307,7 @@ def test_the_e_step_looks_in_eval_mode(ragged):
     """With batch norm and dropout the label comes from the network as it predicts, not as it trains."""
     setup = Setup.of(ff.Focus(M=2, init="tied"), ragged, 1, model=WithBatchNorm, train=ff.Train(steps=1))
     server, states = setup.start()
-    setup.runner.round(setup.algorithm, server, states, 0, np.arange(5))
+    setup.engine.round(setup.algorithm, server, states, 0, np.arange(5))
     for e in range(5):
         losses = []
         for m in range(2):
@@ -322,7 +323,7 @@ def test_little_work_takes_one_thread_and_the_setting_comes_back(ragged):
     torch.set_num_threads(2)
     try:
         for model, inside in ((ragged.recipe.model, 1), (lambda: ff.models.mlp(6, 2000, 2000, 3), 2)):
-            with Setup.of(ff.FedAvg(), ragged, 1, model=model).runner.threads():
+            with Setup.of(ff.FedAvg(), ragged, 1, model=model).engine.threads():
                 assert torch.get_num_threads() == inside
             assert torch.get_num_threads() == 2
     finally:
@@ -360,7 +361,7 @@ def test_what_an_agent_answers(engine, batch, ragged):
     train = ff.Train(lr=0.1, steps=1, batch=batch) if batch is None else ff.Train(lr=0.1, epochs=1, batch=batch)
     setup = Setup.of(Curious(), ragged, 1, train=train, engine=engine)
     server, states = setup.start()
-    each = setup.runner.round(setup.algorithm, server, states, 0, np.arange(5)).each
+    each = setup.engine.round(setup.algorithm, server, states, 0, np.arange(5)).each
     for e in range(5):
         x, y = ragged.train(e)
         assert each["counts"][e].tolist() == [(y == c).sum().item() for c in range(3)]

@@ -13,7 +13,8 @@ from torch import nn
 
 import focusfl as ff
 from focusfl.algorithms.afl import project
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import Diverged, InputError
 
 every_engine = pytest.mark.parametrize("engine", ["serial", "vectorised"])

@@ -17,10 +17,11 @@ from focusfl.algorithms.matching import Atoms, Rule
 from focusfl.algorithms.pfnm import PFNM
 from focusfl.core.tree import flatten, tree_map
 from focusfl.engines import ENGINES
-from focusfl.engines.serial import predictor
+from focusfl.engines.one_agent import predictor
 from focusfl.models import linear, mlp
 from focusfl.models.task import Task, travelling
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import CannotRun, Diverged, InputError
 
 TRAIN = ff.Train(lr=0.1, steps=5, batch=8)

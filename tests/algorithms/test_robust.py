@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import focusfl as ff
-from focusfl.algorithms.focus import robust
+from focusfl.algorithms.focus.averaging import Clip, Trim
 from focusfl.core import Data
 from focusfl.core.tree import Total
-from focusfl.engines.serial import SerialAgent
-from focusfl.flower.secure_sums import rounds as secure
+from focusfl.engines.one_agent import LocalAgent
+from focusfl.flower.protocol.secure_round import refuse_if_not_a_sum
 from focusfl.models.task import Task
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError
 
 FLOATS = st.floats(-100, 100, width=32)
@@ -23,7 +24,7 @@ def test_an_update_is_shortened_to_the_bound_and_its_length_is_told():
     """(3, 4) has length 5: at most 2 gives (1.2, 1.6). Batch statistics stay."""
     w = {"a": torch.zeros(2, 2), "mean": torch.zeros(2, 1)}
     theta = {"a": torch.tensor([[3.0, 4.0], [0.3, 0.4]]), "mean": torch.full((2, 1), 9.0)}
-    short, length = robust.shortened(w, theta, torch.tensor([2.0, 2.0]), ("a",))
+    short, length = Clip().shorten(w, theta, torch.tensor([2.0, 2.0]), ("a",))
     assert torch.allclose(short["a"], torch.tensor([[1.2, 1.6], [0.3, 0.4]]))
     assert torch.allclose(length, torch.tensor([5.0, 0.5])) and (short["mean"] == 9).all()
 
@@ -31,29 +32,29 @@ def test_an_update_is_shortened_to_the_bound_and_its_length_is_told():
 @settings(deadline=None)
 @given(st.lists(st.floats(2**-20, 2**20, width=32), min_size=3, max_size=25))
 def test_the_bound_is_twice_the_median_length_to_within_half_an_octave(lengths):
-    total = sum(robust.histogram(torch.tensor([v]), torch.ones(1)) for v in lengths)
-    bound = float(robust.bounds(torch.zeros(1), total, torch.arange(1)))
+    total = sum(Clip().histogram(torch.tensor([v]), torch.ones(1)) for v in lengths)
+    bound = float(Clip().next_bounds(torch.zeros(1), total, torch.arange(1)))
     median = sorted(lengths)[(len(lengths) - 1) // 2]
     assert 2 * median * 0.999 <= bound <= 2 * median * 2**0.5 * 1.001
 
 
 def test_bounds_of_clusters_nobody_held_and_of_those_not_in_use():
-    lengths = torch.cat([robust.histogram(torch.tensor([1.0]), torch.ones(1)), torch.zeros(1, robust.BINS)])
-    found = robust.bounds(torch.tensor([7.0, 3.0, 5.0]), lengths, torch.tensor([0, 1]))
+    lengths = torch.cat([Clip().histogram(torch.tensor([1.0]), torch.ones(1)), torch.zeros(1, Clip.BINS)])
+    found = Clip().next_bounds(torch.tensor([7.0, 3.0, 5.0]), lengths, torch.tensor([0, 1]))
     assert torch.allclose(found, torch.tensor([2 * 2**0.5, 3.0, 3.0]))
 
 
 def test_the_largest_and_smallest_third_do_not_count():
     """Ten agents, the worst 3.5 at each end cut: the mean of 4 and 5 with weight 0.5 of 3 and 6."""
     values = torch.tensor([[float(v)] for v in (1000, 1, 2, 3, 4, 5, 6, 7, 8, -1000)])[:, None]  # [10, 1, 1]
-    found = robust.trimmed({"a": torch.zeros(1, 1)}, {"a": values}, torch.ones(10, 1))
+    found = Trim().trimmed_mean({"a": torch.zeros(1, 1)}, {"a": values}, torch.ones(10, 1))
     assert float(found["a"]) == pytest.approx((0.5 * 3 + 4 + 5 + 0.5 * 6) / 3)
 
 
 def test_a_model_nobody_holds_stays_and_a_lone_agents_is_its_own():
     w = {"a": torch.tensor([[7.0], [7.0]])}
     theta = {"a": torch.tensor([[[1.0], [1.0]], [[2.0], [2.0]]])}
-    found = robust.trimmed(w, theta, torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
+    found = Trim().trimmed_mean(w, theta, torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
     assert found["a"].tolist() == [[1.0], [7.0]]
 
 
@@ -61,7 +62,7 @@ def test_a_model_nobody_holds_stays_and_a_lone_agents_is_its_own():
 @given(st.lists(FLOATS, min_size=7, max_size=7), st.lists(FLOATS, min_size=3, max_size=3), st.integers(-9, 9))
 def test_three_of_ten_cannot_move_the_mean_out_of_the_others_range(good, bad, power):
     values = torch.tensor(good + [v * 10.0**power for v in bad])
-    found = float(robust.trimmed({"a": torch.zeros(1)}, {"a": values[:, None]}, torch.ones(10, 1))["a"])
+    found = float(Trim().trimmed_mean({"a": torch.zeros(1)}, {"a": values[:, None]}, torch.ones(10, 1))["a"])
     slack = 1e-4 * max(map(abs, good)) + 1e-6
     assert min(good) - slack <= found <= max(good) + slack
 
@@ -70,7 +71,7 @@ def test_three_of_ten_cannot_move_the_mean_out_of_the_others_range(good, bad, po
 @given(st.lists(FLOATS, min_size=1, max_size=8), st.floats(-5, 5, width=32), st.floats(0.125, 5, width=32))
 def test_the_trimmed_mean_moves_and_scales_with_its_values(values, shift, factor):
     def middle(v):
-        return robust.trimmed({"a": torch.zeros(1)}, {"a": v[:, None]}, torch.ones(len(v), 1))["a"]
+        return Trim().trimmed_mean({"a": torch.zeros(1)}, {"a": v[:, None]}, torch.ones(len(v), 1))["a"]
 
     v = torch.tensor(values)
     assert torch.allclose(middle(factor * v + shift), factor * middle(v) + shift, atol=1e-3)
@@ -100,7 +101,7 @@ def test_the_first_round_of_clip_only_measures():
     server, _ = setup.start()
     first, second, _ = run(setup, eval_every=0)
     assert torch.allclose(first.server["w"]["1.weight"], server["w"]["1.weight"], atol=1e-6)
-    assert (first.server["bound"] > 0).all()
+    assert (first.server["clip"]["bound"] > 0).all()
     assert not torch.allclose(second.server["w"]["1.weight"], server["w"]["1.weight"], atol=1e-3)
 
 
@@ -113,12 +114,12 @@ def test_a_cluster_whose_only_agent_comes_every_fourth_round_learns_under_clip()
     )
     data = {e: Data(x[:, None], x if e < 3 else -x) for e in range(4)}
     focus = ff.Focus(M=2, init="tied", robust="clip")
-    server = {"w": {"weight": torch.zeros(2, 1, 1)}, "bound": torch.zeros(2)}
+    server = {"w": {"weight": torch.zeros(2, 1, 1)}, "clip": {"bound": torch.zeros(2)}}
     states = {e: {"log_pi": torch.log_softmax(torch.tensor([0.0, -10] if e < 3 else [-10, 0.0]), 0)} for e in data}
     for t in range(40):
         cohort, total = [0, 3] if t % 4 == 3 else [1, 2], Total()
         for e in cohort:
-            agent = SerialAgent(task, data[e], train, 0.1, 0, t, e)
+            agent = LocalAgent(task, data[e], train, 0.1, 0, t, e)
             states[e], upload = focus.local(focus.downlink(server, torch.tensor(e)), states[e], agent)
             total.add(upload.add)
         server = focus.aggregate(server, total.result(), {}, torch.tensor(cohort))
@@ -128,12 +129,12 @@ def test_a_cluster_whose_only_agent_comes_every_fourth_round_learns_under_clip()
 def test_a_model_that_is_not_finite_counts_as_no_update_and_as_the_longest():
     w = {"a": torch.tensor([[1.0], [1.0]]), "mean": torch.zeros(2, 1)}
     theta = {"a": torch.tensor([[torch.nan], [4.0]]), "mean": torch.tensor([[torch.inf], [9.0]])}
-    short, length = robust.shortened(w, theta, torch.tensor([2.0, 2.0]), ("a",))
+    short, length = Clip().shorten(w, theta, torch.tensor([2.0, 2.0]), ("a",))
     assert short["a"].tolist() == [[1.0], [3.0]] and short["mean"].tolist() == [[0.0], [9.0]]
     assert length.tolist() == [torch.inf, 3.0]
-    assert robust.histogram(length, torch.ones(2))[0].argmax() == robust.BINS - 1
+    assert Clip().histogram(length, torch.ones(2))[0].argmax() == Clip.BINS - 1
     several = {k: torch.stack([v, w[k] + 1, w[k] + 1]) for k, v in theta.items()}
-    found = robust.trimmed(w, several, torch.ones(3, 2))
+    found = Trim().trimmed_mean(w, several, torch.ones(3, 2))
     assert found["a"][0].tolist() == [2.0] and found["mean"][0].tolist() == [1.0]  # the two others'
     assert torch.isfinite(found["a"]).all() and torch.isfinite(found["mean"]).all()
 
@@ -160,10 +161,10 @@ def test_secure_sums_take_clip_and_refuse_trim():
     for kind in ("clip", "trim"):
         setup = Setup.of(ff.Focus(M=2, init="tied", robust=kind), fed, 5)
         if kind == "clip":
-            secure.fits(setup.algorithm, setup.start()[0], setup.task)
+            refuse_if_not_a_sum(setup.algorithm, setup.start()[0], setup.task)
         else:
             with pytest.raises(InputError):
-                secure.fits(setup.algorithm, setup.start()[0], setup.task)
+                refuse_if_not_a_sum(setup.algorithm, setup.start()[0], setup.task)
 
 
 def test_robust_is_one_of_three():

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from sklearn.metrics import silhouette_score
 
 import focusfl as ff
-from focusfl.algorithms.focus import live, split
+from focusfl.algorithms.focus import grouping, split
+from focusfl.algorithms.focus.split import Split
 from focusfl.fairness.metrics import adjusted_rand_index
-from focusfl.flower.secure_sums import rounds as secure
-from focusfl.run.training import Setup, labels, run
+from focusfl.flower.protocol.secure_round import refuse_if_not_a_sum
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import Diverged, InputError
 
 
@@ -28,22 +30,22 @@ def test_a_sketch_keeps_length_and_angles(size, seed):
     rng = torch.Generator().manual_seed(seed)
     u, v = torch.randn(2, size, generator=rng)
     u, v = u / u.norm(), (u + v) / (u + v).norm()  # at 45 degrees, about
-    a, b = split.sketch(stack(u)), split.sketch(stack(v))
+    a, b = grouping.sketch(stack(u)), grouping.sketch(stack(v))
     cos = float(u @ v)
-    assert a.shape == (split.SIZE,)
+    assert a.shape == (grouping.SIZE,)
     assert abs(float(a @ b) - cos) < 5 * (2 / 256) ** 0.5
     assert abs(float(a @ a) - 1) < 5 * (2 / 256) ** 0.5
 
 
 def test_a_small_update_is_its_own_sketch():
-    said = split.sketch(stack(torch.tensor([3.0, 0.0, 4.0, 0.0])))
+    said = grouping.sketch(stack(torch.tensor([3.0, 0.0, 4.0, 0.0])))
     assert said[:4].tolist() == [3.0, 0.0, 4.0, 0.0] and not said[4:].any()
-    assert not split.sketch(stack(torch.zeros(4))).any()  # a free rider's
+    assert not grouping.sketch(stack(torch.zeros(4))).any()  # a free rider's
 
 
 def test_no_sketch_is_longer_than_twice_the_median():
     lengths = torch.tensor([0.0, 1.0, 2.0, 3.9, 1e6])
-    found = split.bounded(lengths[:, None] * torch.eye(5, 256))
+    found = grouping.bounded(lengths[:, None] * torch.eye(5, 256))
     assert torch.allclose(found.norm(dim=1), torch.tensor([0.0, 1.0, 2.0, 3.9, 4.0]))
 
 
@@ -51,16 +53,16 @@ def test_the_silhouette_worked_out_by_hand():
     """0, 1 | 10, 11: a = 1; b is 10.5 for the outer and 9.5 for the inner ones."""
     x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
     expect = (9.5 / 10.5 + 8.5 / 9.5) / 2
-    assert split.silhouette(x, torch.tensor([0, 0, 1, 1])) == pytest.approx(expect)
+    assert grouping.silhouette(x, torch.tensor([0, 0, 1, 1])) == pytest.approx(expect)
 
 
 def test_a_lone_agent_is_as_close_as_the_others_are_to_theirs():
     """0, 1 | 10: a = 1 for all; b is 10, 9, 9.5."""
     x = torch.tensor([[0.0], [1.0], [10.0]])
     expect = (9 / 10 + 8 / 9 + 8.5 / 9.5) / 3
-    assert split.silhouette(x, torch.tensor([0, 0, 1])) == pytest.approx(expect)
-    assert split.silhouette(x, torch.tensor([0, 1, 2])) == 0
-    assert split.silhouette(x, torch.tensor([0, 0, 0])) == 0
+    assert grouping.silhouette(x, torch.tensor([0, 0, 1])) == pytest.approx(expect)
+    assert grouping.silhouette(x, torch.tensor([0, 1, 2])) == 0
+    assert grouping.silhouette(x, torch.tensor([0, 0, 0])) == 0
 
 
 @settings(deadline=None, max_examples=30)
@@ -68,7 +70,7 @@ def test_a_lone_agent_is_as_close_as_the_others_are_to_theirs():
 def test_without_lone_agents_it_is_scikit_learns(group, seed):
     group = torch.tensor([0, 0, 1, 1, 2, 2, *group])
     x = torch.randn(len(group), 3, generator=torch.Generator().manual_seed(seed))
-    assert split.silhouette(x, group) == pytest.approx(silhouette_score(x.numpy(), group.numpy()), abs=1e-5)
+    assert grouping.silhouette(x, group) == pytest.approx(silhouette_score(x.numpy(), group.numpy()), abs=1e-5)
 
 
 @settings(deadline=None, max_examples=15)
@@ -77,9 +79,9 @@ def test_groups_far_apart_are_found_whatever_their_order(extra, seed):
     kinds = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3, *extra])
     rng = torch.Generator().manual_seed(seed)
     points = torch.eye(4, 256)[kinds] + 0.01 * torch.randn(len(kinds), 256, generator=rng)
-    assert adjusted_rand_index(split.groups(points, 4), kinds) == 1
-    assert adjusted_rand_index(split.how_many(points), kinds) == 1
-    sizes = torch.bincount(split.groups(points, 4))
+    assert adjusted_rand_index(grouping.groups(points, 4), kinds) == 1
+    assert adjusted_rand_index(grouping.how_many(points, 10), kinds) == 1
+    sizes = torch.bincount(grouping.groups(points, 4))
     assert (sizes.diff() <= 0).all()  # the largest first
 
 
@@ -87,25 +89,26 @@ def test_groups_far_apart_are_found_whatever_their_order(extra, seed):
 @given(st.integers(1, 30), st.integers(0, 2**30))
 def test_agents_without_groups_stay_together(C, seed):
     points = torch.randn(C, 256, generator=torch.Generator().manual_seed(seed))
-    assert not split.how_many(points / points.norm(dim=1, keepdim=True)).any()
+    assert not grouping.how_many(points / points.norm(dim=1, keepdim=True), 10).any()
 
 
 def test_the_same_update_from_all_is_one_group():
-    assert not split.how_many(torch.ones(8, 256)).any()
-    assert set(split.groups(torch.ones(8, 256), 3).tolist()) <= {0, 1, 2}
-    assert split.groups(torch.eye(2, 256), 5).tolist() in ([0, 1], [1, 0])  # fewer agents than groups
+    assert not grouping.how_many(torch.ones(8, 256), 10).any()
+    assert set(grouping.groups(torch.ones(8, 256), 3).tolist()) <= {0, 1, 2}
+    assert grouping.groups(torch.eye(2, 256), 5).tolist() in ([0, 1], [1, 0])  # fewer agents than groups
 
 
 def found(algorithm, fed, rounds, seed=0, **options):
-    *_, last = run(Setup.of(algorithm, fed, rounds, seed=seed, **options), eval_every=0)
-    return labels(algorithm, last.server, last.states, fed.E), last
+    setup = Setup.of(algorithm, fed, rounds, seed=seed, **options)
+    *_, last = run(setup, eval_every=0)
+    return setup.engine.labels(algorithm, last.server, last.states), last
 
 
 @pytest.mark.parametrize("turns", [[0] * 8, [0] * 7 + [2], [0] * 7 + [1, 1, 2], [0, 0, 1, 1, 2, 2, 3, 3]])
 def test_auto_finds_as_many_clusters_as_there_are(turns):
     fed = ff.data.rotated_digits(turns=turns)
     pi, last = found(ff.Focus(M="auto", init="split"), fed, 6)
-    assert int(last.server["live"].sum()) == len(set(turns))
+    assert int(last.server["split"]["in_use"].sum()) == len(set(turns))
     assert all(len(v) == len(set(turns)) for v in last.server["w"].values())  # no model that nobody uses
     assert adjusted_rand_index(pi.argmax(1), fed.clusters) == 1 or len(set(turns)) == 1
     assert torch.allclose(pi.sum(1), torch.ones(fed.E))
@@ -117,7 +120,7 @@ def test_the_warm_up_is_fedavg_of_equal_agents():
     _, a = found(ff.Focus(M=2, init="split", warmup=5), fed, 4, train=train)
     _, b = found(ff.FedAvg(), fed, 4, train=train)
     assert torch.allclose(a.server["w"]["1.weight"][0], b.server["w"]["1.weight"][0], atol=1e-6)
-    assert a.server["live"].tolist() == [1, 0]
+    assert a.server["split"]["in_use"].tolist() == [1, 0]
 
 
 def test_the_server_sees_sketches_during_the_warm_up_only():
@@ -126,19 +129,26 @@ def test_the_server_sees_sketches_during_the_warm_up_only():
     server, states = setup.start()
     shown = []
     for t in range(5):
-        answers = setup.runner.round(setup.algorithm, server, states, t, np.arange(4))
-        shown.append({k: list(v.shape) for k, v in answers.each.items()})
-        server = setup.algorithm.aggregate(server, answers.add, answers.each, torch.arange(4))
+        replies = setup.engine.round(setup.algorithm, server, states, t, np.arange(4))
+        shown.append({k: list(v.shape) for k, v in replies.each.items()})
+        server = setup.algorithm.aggregate(server, replies.add, replies.each, torch.arange(4))
     assert shown == [{"sketch": [4, 256]}, {"sketch": [4, 256]}, {}, {}, {}]
 
 
-def heard(warmup, M, cohorts, said, slots=2):
-    """The server after rounds in which `cohorts` sent what `said` gives of them, out of ten agents."""
-    server = live.begin({"w": torch.zeros(1, 4)}, 10, slots)
+class OneNetwork:
+    """core.Networks for a start that only counts."""
+
+    def copies(self, M):
+        return {"w": torch.zeros(M, 4)}
+
+
+def after_rounds(warmup, M, cohorts, sketches):
+    """The server's part of the start after rounds in which `cohorts`, out of ten agents, sent their sketches."""
+    start = Split(M, warmup)
+    server = start.start(OneNetwork(), 10)
     for t, cohort in enumerate(cohorts):
-        server = live.advance(server, server["w"])
-        server = live.listen(server, server["w"], said(t)[cohort], torch.tensor(cohort), warmup, M)
-    return server
+        server = start.aggregate(server, server, {}, {"sketch": sketches(t)[cohort]}, torch.tensor(cohort))
+    return server["split"]
 
 
 def test_what_sets_agents_apart_adds_up_over_the_warm_up_and_noise_does_not():
@@ -149,7 +159,10 @@ def test_what_sets_agents_apart_adds_up_over_the_warm_up_and_noise_does_not():
         noise = 0.5 * torch.randn(10, 256, generator=torch.Generator().manual_seed(t))
         return noise + 2 * kind[:, None] * torch.eye(1, 256)
 
-    right = {rounds: heard(rounds, 2, [list(range(10))] * rounds, said)["given"].argmax(1) for rounds in (1, 100)}
+    right = {
+        rounds: after_rounds(rounds, 2, [list(range(10))] * rounds, said)["first_labels"].argmax(1)
+        for rounds in (1, 100)
+    }
     assert adjusted_rand_index(right[100], kind) == 1
     assert adjusted_rand_index(right[1], kind) < 0.5
 
@@ -158,12 +171,12 @@ def test_the_sum_is_of_distances_to_the_mean_each_round_at_the_same_weight():
     """By hand: lengths 0 to 9 (median, the lower one: 4; bound 8), mean (0 + ... + 8 + 8) / 10 = 4.4; a second
     round without agent 9, all a hundred times as long: mean 400."""
     said = torch.arange(10.0)[:, None] * torch.eye(1, 256)
-    server = heard(5, 2, [list(range(10)), list(range(9))], lambda t: said * 100**t)
+    server = after_rounds(5, 2, [list(range(10)), list(range(9))], lambda t: said * 100**t)
     first = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 8]) - 4.4
     second = np.append(np.arange(9) - 4.0, 0)
     expect = first / np.linalg.norm(first) + second / np.linalg.norm(second)
     assert server["sketches"][:, 0].tolist() == pytest.approx(expect.tolist(), abs=1e-5)
-    assert server["heard"].tolist() == list(range(10))
+    assert server["senders"].tolist() == list(range(10))
 
 
 def test_clear_groups_of_the_last_update_count_whatever_came_before():
@@ -171,34 +184,34 @@ def test_clear_groups_of_the_last_update_count_whatever_came_before():
     kind = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
     by_chance = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1, 0, 1])
     said = [by_chance, by_chance, kind]
-    server = heard(3, 2, [list(range(10))] * 3, lambda t: (2.0 * said[t][:, None] - 1) * torch.eye(1, 256))
-    assert adjusted_rand_index(server["given"].argmax(1), kind) == 1
+    server = after_rounds(3, 2, [list(range(10))] * 3, lambda t: (2.0 * said[t][:, None] - 1) * torch.eye(1, 256))
+    assert adjusted_rand_index(server["first_labels"].argmax(1), kind) == 1
 
 
 def test_an_agent_that_misses_a_round_of_the_warm_up_has_a_group_all_the_same():
     kind = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
     cohorts = [list(range(10)), list(range(8)), [0, 1, 6]]  # the last round is too small to count
-    server = heard(3, 2, cohorts, lambda t: (2.0 * kind[:, None] - 1) * torch.eye(1, 256))
-    assert int(server["parted"]) == 3
-    assert server["given"].argmax(1).tolist() == kind.tolist()
+    server = after_rounds(3, 2, cohorts, lambda t: (2.0 * kind[:, None] - 1) * torch.eye(1, 256))
+    assert int(server["split_round"]) == 3
+    assert server["first_labels"].argmax(1).tolist() == kind.tolist()
 
 
 def test_an_agent_heard_once_is_no_other_kind_than_one_heard_thrice():
     """Seven, two and one of a kind, no noise; of the two, agent 8 was there once. Its sum is a third as long."""
     kind = torch.tensor([0, 0, 0, 0, 0, 0, 0, 1, 1, 2])
     cohorts = [[e for e in range(10) if e not in away] for away in ([0, 8], [1, 8], [2])]
-    server = heard(3, 3, cohorts, lambda t: torch.eye(3, 256)[kind], slots=3)
-    assert adjusted_rand_index(server["given"].argmax(1), kind) == 1
+    server = after_rounds(3, 3, cohorts, lambda t: torch.eye(3, 256)[kind])
+    assert adjusted_rand_index(server["first_labels"].argmax(1), kind) == 1
 
 
 def test_who_is_away_is_not_waited_for():
     """Seven of ten are there, in every round; the other three join later. One round shows that nobody new comes."""
     kind = torch.tensor([0, 0, 0, 0, 1, 1, 1, 0, 0, 0])
-    server = heard(3, 2, [list(range(7))] * 4, lambda t: (2.0 * kind[:, None] - 1) * torch.eye(1, 256))
-    assert int(server["parted"]) == 4
-    assert adjusted_rand_index(server["given"][:7].argmax(1), kind[:7]) == 1
-    few = heard(3, 2, [[0, 1, 2]] * 6, lambda t: torch.eye(1, 256).expand(10, -1))
-    assert int(few["parted"]) == 0  # three of ten may be chance
+    server = after_rounds(3, 2, [list(range(7))] * 4, lambda t: (2.0 * kind[:, None] - 1) * torch.eye(1, 256))
+    assert int(server["split_round"]) == 4
+    assert adjusted_rand_index(server["first_labels"][:7].argmax(1), kind[:7]) == 1
+    few = after_rounds(3, 2, [[0, 1, 2]] * 6, lambda t: torch.eye(1, 256).expand(10, -1))
+    assert int(few["split_round"]) == 0  # three of ten may be chance
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.3])
@@ -218,7 +231,7 @@ def test_training_that_diverges_in_the_warm_up_is_said_to(lr):
 def test_secure_sums_refuse_what_shows_a_sketch():
     setup = Setup.of(ff.Focus(M=2, init="split"), ff.data.synthetic(E=4, n=50), 5)
     with pytest.raises(InputError, match="sketch"):
-        secure.fits(setup.algorithm, setup.start()[0], setup.task)
+        refuse_if_not_a_sum(setup.algorithm, setup.start()[0], setup.task)
 
 
 @pytest.mark.parametrize("fraction, M", [(0.3, 3), (0.3, "auto"), (0.1, 3)])
@@ -226,8 +239,8 @@ def test_with_few_agents_a_round_the_split_waits_for_most_of_them(fraction, M):
     """Until 20 of 24 are heard. The others get no first label; they find their cluster by their losses."""
     fed = ff.data.rotated_digits(turns=[0] * 8 + [1] * 8 + [2] * 8)
     pi, last = found(ff.Focus(M=M, init="split"), fed, 60, fraction=fraction)
-    assert last.server["parted"] > 5
-    assert 20 <= (last.server["given"] > 0).any(1).sum() < 24
+    assert last.server["split"]["split_round"] > 5
+    assert 20 <= (last.server["split"]["first_labels"] > 0).any(1).sum() < 24
     assert adjusted_rand_index(pi.argmax(1), fed.clusters) == 1
 
 
@@ -235,19 +248,21 @@ def test_while_it_waits_the_shared_model_stays():
     fed = ff.data.synthetic(E=10, n=50)
     setup = Setup.of(ff.Focus(M=2, init="split"), fed, 30, fraction=0.2)
     models = [done.server["w"]["1.weight"][0] for done in run(setup, eval_every=0)]
-    parted = next(t for t, done in enumerate(run(setup, eval_every=0), 1) if int(done.server["parted"]))
+    parted = next(
+        t for t, done in enumerate(run(setup, eval_every=0), 1) if int(done.server["split"]["split_round"])
+    )
     same = [torch.equal(a, b) for a, b in pairwise(models)]
     assert same[:parted] == [False] + [True] * (parted - 3) + [False, False]
 
 
 def test_it_does_not_wait_forever():
     """Two of ten agents answer, ever."""
-    server = live.begin({"w": torch.zeros(1, 4)}, 10, 2)
-    while not int(server["parted"]):
-        server = live.advance(server, server["w"])
-        server = live.listen(server, server["w"], torch.eye(2, 256), torch.tensor([3, 5]), 3, 2)
-    assert int(server["parted"]) == 3 + live.PATIENCE
-    assert (server["given"] > 0).any(1).nonzero().flatten().tolist() == [3, 5]
+    start = Split(2, warmup=3)
+    server = start.start(OneNetwork(), 10)
+    while not start.is_split(server):
+        server = start.aggregate(server, server, {}, {"sketch": torch.eye(2, 256)}, torch.tensor([3, 5]))
+    assert int(server["split"]["split_round"]) == 3 + split.PATIENCE
+    assert (server["split"]["first_labels"] > 0).any(1).nonzero().flatten().tolist() == [3, 5]
 
 
 def test_a_newcomer_is_assigned_and_predicts():
@@ -269,9 +284,9 @@ def test_forgetting_lets_an_agent_whose_data_change_move(forget, moves):
     server, states = first.start()
     for t in range(60):
         setup = first if t < 40 else second
-        answers = setup.runner.round(algorithm, server, states, t, np.arange(8))
-        server = algorithm.aggregate(server, answers.add, answers.each, torch.arange(8))
-    pi = labels(algorithm, server, states, 8).argmax(1)
+        replies = setup.engine.round(algorithm, server, states, t, np.arange(8))
+        server = algorithm.aggregate(server, replies.add, replies.each, torch.arange(8))
+    pi = second.engine.labels(algorithm, server, states).argmax(1)
     assert (pi[3] == pi[4]) == moves
 
 

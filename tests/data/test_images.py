@@ -10,7 +10,8 @@ from helpers.data import need
 
 import focusfl as ff
 from focusfl.data.sets.rotated import share_out
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError
 
 # --- sharing out, on images that say who they are
@@ -107,7 +108,7 @@ def test_focus_learns_on_real_mnist(mnist):
     fed = mnist(n=300, n_test=100)
     setup = Setup.of(ff.Focus(M=3), fed, 8)
     losses = [done.scores.loss.mean().item() for done in run(setup)]
-    assert losses[-1] < 0.75 * losses[0] and setup.runner.name == "serial"
+    assert losses[-1] < 0.75 * losses[0] and setup.engine.name == "serial"
 
 
 def test_a_hundred_agents_and_a_round_fit_into_a_gigabyte(mnist):
@@ -151,7 +152,7 @@ def test_a_narrow_resnet_learns_and_resumes_on_a_cifar_slice(algorithm, tmp_path
         return Setup.of(algorithm, fed, 3, train=train)
 
     whole = [done.scores.loss.mean().item() for done in run(setup(), tmp_path, checkpoint_every=2)]
-    assert setup().runner.name == "serial" and whole[-1] < 0.95 * whole[0]
+    assert setup().engine.name == "serial" and whole[-1] < 0.95 * whole[0]
     *_, last = run(setup(), tmp_path, resume=True)
     assert last.t == 3 and last.scores.loss.mean().item() == whole[-1]
 

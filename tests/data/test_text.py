@@ -21,7 +21,8 @@ from focusfl.models import embeddings
 from focusfl.models.task import Task
 from focusfl.models.text import embed, text_classifier, tokenise
 from focusfl.run import checkpoint
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util import files
 from focusfl.util.errors import InputError
 
@@ -302,7 +303,7 @@ def test_any_encoder_in_a_folder_is_fine_tuned_and_resumes(algorithm, tiny, tmp_
     def setup():
         return Setup.of(algorithm, fed, 3, train=train)
 
-    assert setup().runner.name == "serial"
+    assert setup().engine.name == "serial"
     first = setup().start()[0]["w"]
     *_, last = run(setup(), whole, checkpoint_every=1)
     assert all((last.server["w"][k] != first[k]).any() for k in first)
@@ -316,7 +317,8 @@ import json, resource, sys, torch
 import focusfl as ff
 from pathlib import Path
 from focusfl.data.sets.reviews import yelp_imdb
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 
 torch.set_num_threads(1)
 fed = yelp_imdb(n=32, n_test=4, mode="tuned", length=64)

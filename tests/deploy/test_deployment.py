@@ -21,7 +21,8 @@ from safetensors.torch import load_file
 import focusfl as ff
 from focusfl.core.tree import flatten
 from focusfl.deploy import registry, setup
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 
 need_nginx()
 

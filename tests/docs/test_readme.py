@@ -30,7 +30,8 @@ def test_the_algorithm_of_the_how_to_page_is_a_median_on_every_engine(capsys):
 
     import focusfl as ff
     from focusfl.engines import ENGINES
-    from focusfl.run.training import Setup, run
+    from focusfl.run.loop import run
+    from focusfl.run.setup import Setup
 
     page = (ROOT / "docs/add-an-algorithm.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)

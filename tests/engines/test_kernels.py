@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 import focusfl as ff
-from focusfl.core import mixed
+from focusfl.core import mixture
 from focusfl.engines import ENGINES, plan
 from focusfl.engines.kernels.mlp import Mlp
-from focusfl.engines.serial import SerialAgent
+from focusfl.engines.one_agent import LocalAgent
 from focusfl.engines.vectorised import batched
 from focusfl.models.task import Task
 from focusfl.run import training
 from focusfl.run.fit import notes
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError
 
 every_engine = pytest.mark.parametrize("engine", list(ENGINES))
@@ -95,9 +96,9 @@ def test_a_rough_loss_is_the_mean_over_a_tenth(engine):
     expect = []
     every = slice(None)  # 40 examples are few: all of them
     for e, rows in ((0, slice(3, None, 10)), (1, every), (2, every), (3, every), (4, every)):
-        each = SerialAgent(setup.task, fed.train(e), setup.train, 0.1, 0, t, e).example_losses(server["w"])
+        each = LocalAgent(setup.task, fed.train(e), setup.train, 0.1, 0, t, e).example_losses(server["w"])
         expect.append(-100 - float(each[1, rows].mean()) + float(each[0].mean()))
-    setup.runner.round(setup.algorithm, server, states, t, np.arange(5))
+    setup.engine.round(setup.algorithm, server, states, t, np.arange(5))
     assert torch.allclose(states["log_pi"][:, 1], torch.tensor(expect), atol=1e-4)
 
 
@@ -110,7 +111,7 @@ def test_models_that_do_not_count_are_not_asked():
 
     pi = torch.tensor([0.7, 0.29999, 0.00001])
     w = {"a": torch.tensor([0.0, 1.0, 1.0]).reshape(3, 1, 1)}
-    said = mixed(pi, w, h)
+    said = mixture(pi, w, h)
     assert asked == [[True, True, False]]
     assert abs(float(said) - 0.3) < 1e-4
 
@@ -120,7 +121,7 @@ def test_models_that_do_not_count_are_not_asked():
 def test_leaving_models_out_changes_a_probability_by_less_than_1e_4(log_pi, seed):
     pi = torch.tensor(log_pi).softmax(0)
     p = torch.rand(len(pi), 5, 3, generator=torch.Generator().manual_seed(seed)).softmax(-1)
-    said = mixed(pi, {}, lambda w, only: p * only[:, None, None])
+    said = mixture(pi, {}, lambda w, only: p * only[:, None, None])
     assert (said - torch.einsum("m,mnc->nc", pi, p)).abs().max() < 1e-4 + 1e-6
     assert torch.allclose(said.sum(-1), torch.ones(5), atol=1e-5)
 
@@ -134,7 +135,7 @@ def test_a_prediction_costs_one_model_where_labels_have_settled(engine, monkeypa
     rows = []
     outputs = Task.outputs
     monkeypatch.setattr(Task, "outputs", lambda s, w, x, **k: rows.append(len(x)) or outputs(s, w, x, **k))
-    setup.runner.evaluate(setup.algorithm, server, states)
+    setup.engine.evaluate(setup.algorithm, server, states)
     sizes = fed.testing.sizes
     assert sum(rows) == (sizes.sum() if engine == "serial" else sizes.max() * len(sizes))
 
@@ -154,7 +155,7 @@ def test_bfloat16_is_refused_politely_where_it_would_be_slow(monkeypatch):
     fed = make_ragged()
     monkeypatch.setattr(training, "bf16_units", lambda place: False)
     setup = Setup.of(ff.FedAvg(), fed, 1, precision="bf16")
-    assert not setup.bf16 and not setup.runner.task.bf16
+    assert not setup.bf16 and not setup.engine.task.bf16
     assert notes(setup) == ["precision = bf16: this processor has no bfloat16 units, so it stays float32"]
     with pytest.raises(InputError, match="float32 or bf16"):
         Setup.of(ff.FedAvg(), fed, 1, precision="fp8")

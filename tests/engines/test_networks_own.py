@@ -11,7 +11,8 @@ import focusfl as ff
 from focusfl.engines import ENGINES
 from focusfl.engines.kernels.mlp import Mlp
 from focusfl.models.task import Task
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError
 
 TRAIN = ff.Train(lr=0.3, steps=5)
@@ -80,7 +81,7 @@ def test_engines_agree_on_hooks_and_ties(model, ragged):
 @pytest.mark.parametrize("model", [hooked, pre_hooked, backward_hooked, spectral])
 def test_auto_takes_such_networks_one_by_one(model, ragged):
     assert not Task(model(), 3).plain
-    assert Setup.of(ff.FedAvg(), ragged, 1, model, TRAIN).runner.name == "serial"
+    assert Setup.of(ff.FedAvg(), ragged, 1, model, TRAIN).engine.name == "serial"
 
 
 def test_backward_hooks_are_refused_where_they_would_not_run(ragged):

@@ -14,7 +14,8 @@ import focusfl as ff
 from focusfl.core import Algorithm
 from focusfl.core.tree import Tree, flatten
 from focusfl.run import history
-from focusfl.run.training import Round, Setup, run
+from focusfl.run.loop import Round, run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError, Interrupted
 
 if not os.environ.get("CI"):
@@ -22,13 +23,13 @@ if not os.environ.get("CI"):
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from focusfl.flower.secure_sums.rounds import secure_round
 from helpers.flower_people import SIZES, TRAIN, model, people
 
 from focusfl.flower import Run, Strategy, serve
 from focusfl.flower.apps.server import exchange
 from focusfl.flower.protocol.exchange import TooFew
 from focusfl.flower.protocol.node import Job, client, number
-from focusfl.flower.secure_sums.rounds import secure_round
 from focusfl.flower.simulation import Simulation
 
 
@@ -137,7 +138,7 @@ def test_a_secure_run_is_the_plain_one_but_for_fixed_point() -> None:
     plain = Setup.of(algorithm, fed, 2, train=TRAIN, engine="serial")
     wanted, states = plain.start()
     for t, cohort in enumerate(([0, 1, 2, 3], [0, 1, 2])):
-        there = plain.runner.round(algorithm, wanted, states, t, np.array(cohort))
+        there = plain.engine.round(algorithm, wanted, states, t, np.array(cohort))
         wanted = algorithm.aggregate(wanted, there.add, there.each, torch.tensor(cohort))
     close(wanted, server)
 

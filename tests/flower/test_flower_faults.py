@@ -17,7 +17,7 @@ from focusfl.core.tree import Tree, flatten
 from focusfl.report.page import page
 from focusfl.run import history
 from focusfl.run.folder import from_folder
-from focusfl.run.training import Setup
+from focusfl.run.setup import Setup
 
 if not os.environ.get("CI"):
     pytest.importorskip("flwr")
@@ -85,7 +85,7 @@ def alone(fed: ff.Federation, rounds: int) -> Tree:
     setup = Setup.of(ff.FedAvg(), fed, rounds, train=TRAIN, engine="serial")
     server, states = setup.start()
     for t in range(rounds):
-        answers = setup.runner.round(setup.algorithm, server, states, t, np.array([0, 1]))
+        answers = setup.engine.round(setup.algorithm, server, states, t, np.array([0, 1]))
         server = setup.algorithm.aggregate(server, answers.add, answers.each, torch.tensor([0, 1]))
     return server
 

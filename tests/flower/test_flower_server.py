@@ -21,7 +21,8 @@ from focusfl.core import Agent, Algorithm, State, Upload
 from focusfl.core.tree import tree_map
 from focusfl.run import history
 from focusfl.run.best_loss import Surrogates
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError
 
 if not os.environ.get("CI"):

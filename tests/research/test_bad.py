@@ -14,7 +14,8 @@ from focusfl.models import linear
 from focusfl.research.studies import bad, bad_runs, bad_summary, bad_table
 from focusfl.research.studies.attack import Attacked, Bent
 from focusfl.run.best_loss import Surrogates
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError, Interrupted
 
 METHODS = {**bad.METHODS, "FedAvg-HardCluster": ff.algorithms.HardCluster(M=2, clusters=(0, 0, 0, 1, 1))}

@@ -6,12 +6,13 @@ import sys
 
 import pytest
 import torch
+from focusfl.run.training import labels
 from sklearn.metrics import adjusted_rand_score
 
 from focusfl.cli import app as cli
 from focusfl.models.task import Fresh
 from focusfl.research.studies import cases, runs, summary, table
-from focusfl.run.training import labels, run
+from focusfl.run.loop import run
 from focusfl.util.errors import Diverged, InputError, Interrupted
 
 TINY = ("synthetic-paper", "auto-synthetic-even-2")

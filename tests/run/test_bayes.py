@@ -8,7 +8,7 @@ import torch
 
 import focusfl as ff
 from focusfl.run.best_loss import Surrogates
-from focusfl.run.training import Setup
+from focusfl.run.setup import Setup
 from focusfl.util.errors import Diverged, InputError, Interrupted
 
 

@@ -6,6 +6,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+from focusfl.run.answers import answers
 from helpers.federations import make_ragged
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,11 +18,11 @@ from focusfl.core import Data
 from focusfl.core.tree import flatten
 from focusfl.engines import ENGINES, plan
 from focusfl.engines.kernels.mlp import Mlp
-from focusfl.engines.serial import SerialAgent
+from focusfl.engines.one_agent import LocalAgent
 from focusfl.fairness import ties
 from focusfl.models.task import Task
-from focusfl.run.answers import answers
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import Diverged, InputError
 
 every_engine = pytest.mark.parametrize("engine", list(ENGINES))
@@ -205,7 +206,7 @@ def test_tokens_stay_whole_numbers_in_bfloat16(batch):
     rng = torch.Generator().manual_seed(0)
     data = Data(torch.randint(0, 1000, (8, 5), generator=rng), torch.arange(8) % 2)
     w = {k: v.unsqueeze(0) for k, v in task.weights().items()}
-    theta = SerialAgent(task, data, ff.Train(lr=0.1, steps=4, batch=batch), 0.1, 0, 0, 0).sgd(w)
+    theta = LocalAgent(task, data, ff.Train(lr=0.1, steps=4, batch=batch), 0.1, 0, 0, 0).sgd(w)
     changed = (theta["0.weight"] != w["0.weight"]).any(2)[0].nonzero().flatten()
     assert set(changed.tolist()) == set(data.x.flatten().tolist())
 
@@ -219,7 +220,7 @@ def test_batch_norm_takes_a_last_batch_of_one_with_the_one_before():
     train = ff.Train(lr=0.1, epochs=2, batch=3)
     trained(ff.FedAvg(), fed, normed, train=train)
     setup = Setup.of(ff.FedAvg(), fed, 1, normed, train)
-    agent = SerialAgent(setup.task, fed.train(0), train, 0.1, 0, 0, 0)
+    agent = LocalAgent(setup.task, fed.train(0), train, 0.1, 0, 0, 0)
     rows = [rows.tolist() for _, rows in agent._batches()]
     assert [len(step) for step in rows] == [3, 3, 4, 3, 3, 4]
     assert sorted(chain(*rows[:3])) == sorted(chain(*rows[3:])) == list(range(10))
@@ -235,7 +236,7 @@ def test_batch_norm_takes_a_last_batch_of_one_with_the_one_before():
 )
 def test_other_networks_keep_their_batches(model):
     fed, train = make_ragged(sizes=(10, 7, 9, 12, 4)), ff.Train(lr=0.1, epochs=1, batch=3)
-    agent = SerialAgent(Task(model(), 3), fed.train(0), train, 0.1, 0, 0, 0)
+    agent = LocalAgent(Task(model(), 3), fed.train(0), train, 0.1, 0, 0, 0)
     made = plan.batches(0, 0, np.array([0]), np.array([10]), train)
     assert [rows.tolist() for _, rows in agent._batches()] == [made.step(0, k).tolist() for k in range(4)]
 

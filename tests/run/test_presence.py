@@ -6,20 +6,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from focusfl.run.training import labels
 from hypothesis import given
 from hypothesis import strategies as st
 
 import focusfl as ff
 from focusfl.core.tree import flatten, take
 from focusfl.engines import ENGINES, plan
-from focusfl.engines.serial import SerialAgent
+from focusfl.engines.one_agent import LocalAgent
 from focusfl.fairness.metrics import adjusted_rand_index
 from focusfl.research.paper.cells import Cell
 from focusfl.run import checkpoint
 from focusfl.run.best_loss import Surrogates
 from focusfl.run.experiment import Experiment, apply
+from focusfl.run.loop import run
 from focusfl.run.presence import EVERYBODY, Presence
-from focusfl.run.training import Setup, labels, run
+from focusfl.run.setup import Setup
 from focusfl.util import files
 from focusfl.util.errors import InputError
 
@@ -170,7 +172,7 @@ def test_who_joins_begins_with_what_the_server_has_then(ragged):
     server, first = rounds[-1].server, setup.start()[1]
     for k, v in take(first, 2)["v"].items():
         assert torch.equal(v, take(rounds[-1].states, 2)["v"][k])  # until then it holds a first state
-    agent = SerialAgent(setup.task, ragged.train(2), TRAIN, TRAIN.lr, 0, 3, 2)
+    agent = LocalAgent(setup.task, ragged.train(2), TRAIN, TRAIN.lr, 0, 3, 2)
     alone, _ = algorithm.local(server, algorithm.enroll(server), agent)
     *_, last = run(setup)
     assert all(torch.equal(v, take(last.states, 2)["v"][k]) for k, v in alone["v"].items())

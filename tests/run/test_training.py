@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 import focusfl as ff
 from focusfl.core.tree import flatten
 from focusfl.run import checkpoint, history
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util import files
 from focusfl.util.errors import Diverged, InputError, Interrupted
 
@@ -44,7 +45,7 @@ def test_what_is_read_back_lies_in_memory_as_what_was_computed(ragged, tmp_path)
     """Kernels round otherwise where tensors are not aligned, as they are not within the file."""
     one = setup(ragged, rounds=1)
     list(run(one, tmp_path))
-    _, server, states = checkpoint.load(tmp_path, one.fingerprint, *one.start(), room=2)
+    _, server, states = checkpoint.load(tmp_path, one.fingerprint, *one.start(), max_models=2)
     assert all(v.data_ptr() % 64 == 0 for v in flatten({"a": server, "b": states}).values())
 
 
@@ -108,10 +109,10 @@ def test_as_many_models_as_there_is_room_for_are_believed(models, fine, tmp_path
     checkpoint.save(tmp_path, "key", 1, kept, {})
     here = {"w": {"a": torch.zeros(1, 2)}, "t": torch.tensor(0)}
     if fine:
-        assert torch.equal(checkpoint.load(tmp_path, "key", here, {}, room=3)[1]["w"]["a"], kept["w"]["a"])
+        assert torch.equal(checkpoint.load(tmp_path, "key", here, {}, max_models=3)[1]["w"]["a"], kept["w"]["a"])
         return
     with pytest.raises(InputError, match=r"server/w/a: expected \[1, 2\]"):
-        checkpoint.load(tmp_path, "key", here, {}, room=3)
+        checkpoint.load(tmp_path, "key", here, {}, max_models=3)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_scraps(tmp_path):

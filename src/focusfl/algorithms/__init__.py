@@ -1,5 +1,7 @@
 """One paper, one file. An algorithm knows `focusfl.core` and never which engine runs it."""
 
+from collections.abc import Callable
+
 from focusfl.algorithms.afl import AFL
 from focusfl.algorithms.cfl import CFL
 from focusfl.algorithms.cgsv import CGSV
@@ -24,6 +26,19 @@ _ORDER: list[type[Algorithm]] = [
     Local,
 ]
 ALGORITHMS: dict[str, type[Algorithm]] = {kind.__name__.lower(): kind for kind in _ORDER}
+PRESETS: dict[str, Callable[..., Algorithm]] = {"focus-algorithm1": Focus.algorithm1}  # methods with options set
+
+
+def title(method: str) -> str:
+    """The name of a method as in papers, with its options behind it.
+
+    >>> title("qffl:q=0.1"), title("focus-algorithm1")
+    ('q-FFL q=0.1', 'FOCUS (Algorithm 1)')
+    """
+    name, *options = method.split(":")
+    known = "FOCUS (Algorithm 1)" if name == "focus-algorithm1" else ALGORITHMS[name].name
+    return " ".join([known, *options])
+
 
 __all__ = [
     "AFL",
@@ -32,6 +47,7 @@ __all__ = [
     "CGSV",
     "IFCA",
     "PFNM",
+    "PRESETS",
     "QFFL",
     "Ditto",
     "FeSEM",
@@ -43,4 +59,5 @@ __all__ = [
     "Focus",
     "HardCluster",
     "Local",
+    "title",
 ]

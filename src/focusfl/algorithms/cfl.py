@@ -24,8 +24,8 @@ from focusfl.core import (
     Upload,
     one_hot,
     one_of,
-    parted,
     row,
+    separate,
     vector,
 )
 from focusfl.util.errors import require, whole
@@ -63,7 +63,7 @@ class CFL(Algorithm):
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         theta = agent.sgd(server["w"])
-        u, statistics = parted({k: theta[k] - v for k, v in server["w"].items()}, agent.learnt)
+        u, statistics = separate({k: theta[k] - v for k, v in server["w"].items()}, agent.learnt)
         return state, Upload(add={}, each={"u": u, "statistics": statistics})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:

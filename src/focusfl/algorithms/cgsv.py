@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, parted, row, scale, vector
+from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, row, scale, separate, vector
 from focusfl.util.errors import require
 
 
@@ -57,7 +57,7 @@ class CGSV(Algorithm):
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         v = server["v"]
         theta = agent.sgd(v)
-        u, statistics = parted({k: theta[k] - v[k] for k in v}, agent.learnt)
+        u, statistics = separate({k: theta[k] - v[k] for k in v}, agent.learnt)
         length = vector(u).norm(dim=1) + 1e-7
         u = scale(u, self.Gamma / length)
         each = {"u": u, "statistics": statistics, "n": agent.n}

@@ -22,7 +22,7 @@ from focusfl.core import (
     Upload,
     clustered_start,
     mean_or_keep,
-    mixed,
+    mixture,
     scale,
 )
 from focusfl.util.errors import choice, whole
@@ -61,7 +61,7 @@ class FedEM(Algorithm):
         return {"w": mean_or_keep(server["w"], add["theta"], add["n"].repeat(self.M))}
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
-        return mixed(state["pi"], server["w"], h)
+        return mixture(state["pi"], server["w"], h)
 
     def label(self, server: State, state: State) -> Tensor:
         return torch.as_tensor(state["pi"])

@@ -26,8 +26,8 @@ from focusfl.core import (
     mean_or_keep,
     one_hot,
     one_of,
-    parted,
     row,
+    separate,
     vector,
 )
 from focusfl.util.errors import whole
@@ -61,7 +61,7 @@ class FeSEM(Algorithm):
         return {"w": {i: torch.where(k == self.M, server["first"][i], v) for i, v in centre.items()}, "k": k}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
-        theta, statistics = parted(agent.sgd(server["w"]), agent.learnt)
+        theta, statistics = separate(agent.sgd(server["w"]), agent.learnt)
         return state, Upload(add={}, each={"theta": theta, "statistics": statistics})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:

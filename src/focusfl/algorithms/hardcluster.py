@@ -21,6 +21,7 @@ from focusfl.core import (
     Models,
     Networks,
     Predictor,
+    Prerequisite,
     State,
     Upload,
     mean_or_keep,
@@ -53,18 +54,18 @@ class HardCluster(Algorithm):
         inside = all(0 <= k < self.M for k in self.clusters or ())
         require("hardcluster.clusters", self.clusters, inside, "numbers from 0 to M - 1")
 
-    def first(self) -> Algorithm | None:
-        return Focus(M=self.M, init=self.init) if self.clusters is None else None
-
-    def given(self, clusters: Tensor) -> Algorithm:
-        return replace(self, clusters=tuple(clusters.tolist()))
+    def prerequisite(self) -> Prerequisite | None:
+        if self.clusters is not None:
+            return None
+        focus = Focus(M=self.M, init=self.init)
+        return Prerequisite(focus, lambda clusters: replace(self, clusters=tuple(clusters.tolist())))
 
     def check(self, w: Models, classes: int | None, E: int, h: Predictor) -> None:
         fits = self.clusters is None or len(self.clusters) == E
         require("hardcluster.clusters", self.clusters, fits, f"a cluster for each of {E} agents")
 
     def start(self, networks: Networks, E: int) -> State:
-        assert self.clusters is not None  # `first` has been run
+        assert self.clusters is not None  # the prerequisite has been run
         return {"w": networks.copies(self.M), "k": torch.tensor(self.clusters)}
 
     def downlink(self, server: State, e: Tensor) -> State:

@@ -22,7 +22,7 @@ from focusfl.core import (
     Upload,
     clustered_start,
     mean_or_keep,
-    mixed,
+    mixture,
     one_hot,
     scale,
 )
@@ -62,7 +62,7 @@ class IFCA(Algorithm):
         return {"w": mean_or_keep(server["w"], add["theta"], add["agents"])}
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
-        return mixed(state["pi"], server["w"], h)
+        return mixture(state["pi"], server["w"], h)
 
     def label(self, server: State, state: State) -> Tensor:
         return torch.as_tensor(state["pi"])

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
-from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, double, parted, vector
-from focusfl.util.errors import choice, require
+from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, double, separate, vector
+from focusfl.util.errors import InputError, choice, require
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,12 @@ class QFFL(Algorithm):
         return state, Upload(add={"Delta": Delta, "h": h}, each={})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
-        step = 1 / torch.where(add["h"] > 0, add["h"], torch.inf)
+        if not add["h"] > 0:  # F > 0, so only the fixed point of a secure sum can round it to 0
+            raise InputError(
+                f"the losses to the power of q = {self.q:g} are too small for a secure sum (that of h is 0): "
+                "use a smaller q or secure = false, and name another folder as out"
+            )
+        step = 1 / add["h"]
         return {"w": {k: (v - add["Delta"][k] * step).to(v.dtype) for k, v in server["w"].items()}}
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
@@ -58,4 +62,4 @@ class QFFL(Algorithm):
 
 
 def _squared_norm(w: Models, agent: Agent) -> Tensor:
-    return vector(parted(w, agent.learnt)[0]).square().sum()
+    return vector(separate(w, agent.learnt)[0]).square().sum()

@@ -1,25 +1,30 @@
-"""The nouns: everything else in the package is written in terms of these."""
+"""The nouns, and what can be done with stacks of models. Everything else is written in terms of these."""
 
-from focusfl.core.nouns import (
+from focusfl.core.algorithm import (
     Agent,
     Algorithm,
     Data,
     Models,
     Networks,
     Predictor,
+    Prerequisite,
     Pull,
+    SgdOptions,
     State,
     Upload,
+    Wrapper,
+)
+from focusfl.core.stacks import (
     clustered_start,
     double,
     mean_or_keep,
-    mixed,
+    mixture,
     one_hot,
     one_of,
-    parted,
     row,
     scale,
     scale_,
+    separate,
     vector,
 )
 
@@ -30,18 +35,21 @@ __all__ = [
     "Models",
     "Networks",
     "Predictor",
+    "Prerequisite",
     "Pull",
+    "SgdOptions",
     "State",
     "Upload",
+    "Wrapper",
     "clustered_start",
     "double",
     "mean_or_keep",
-    "mixed",
+    "mixture",
     "one_hot",
     "one_of",
-    "parted",
     "row",
     "scale",
     "scale_",
+    "separate",
     "vector",
 ]

@@ -53,11 +53,10 @@ def parse(changes: Iterable[str]) -> dict[str, Any]:
 
 def write_app(folder: Path, config: dict[str, Any]) -> Path:
     """The app's folder, with this run configuration; what cannot run is refused here, not at the server."""
-    from focusfl.flower.apps.configured import OURS, Settings
+    from focusfl.flower.apps.configured import KEYS, RunConfig
 
-    settings = Settings(config)
-    settings.run()
-    lines = [f"{key} = {json.dumps(value)}" for key, value in {**OURS, **config}.items()]
+    RunConfig(config).deployment()
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {**KEYS, **config}.items()]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
     (folder / "focusfl_app.py").write_text(MODULE, encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from focusfl.core.train import Train
 from focusfl.data.federation import Federation
-from focusfl.engines.base import Answers, Engine, Scores, step_work
+from focusfl.engines.base import Engine, Replies, Scores, step_work
 from focusfl.engines.serial import Serial
 from focusfl.engines.vectorised.engine import Vectorised
 from focusfl.models.task import Task
@@ -12,7 +12,7 @@ from focusfl.util.errors import InputError, nearest
 
 ENGINES: dict[str, type[Engine]] = {"serial": Serial, "vectorised": Vectorised}
 NAMES = (*ENGINES, "flower")
-SMALL = 5e6  # multiply-adds of one local step below which many agents at once beat one by one (measured)
+VECTORISE_BELOW = 5e6  # multiply-adds of one local step below which many agents at once are faster (measured)
 
 
 def choose(name: str, task: Task, fed: Federation, train: Train) -> type[Engine]:
@@ -21,7 +21,7 @@ def choose(name: str, task: Task, fed: Federation, train: Train) -> type[Engine]
         if name not in NAMES:
             raise InputError(f"engine = {name!r}: {nearest(name, [*NAMES, 'auto'])}")
         return _flower() if name == "flower" else ENGINES[name]
-    return Vectorised if task.plain and step_work(task, fed, train) < SMALL else Serial
+    return Vectorised if task.plain and step_work(task, fed, train) < VECTORISE_BELOW else Serial
 
 
 def _flower() -> type[Engine]:
@@ -33,4 +33,4 @@ def _flower() -> type[Engine]:
     return Flower
 
 
-__all__ = ["ENGINES", "NAMES", "Answers", "Engine", "Scores", "choose"]
+__all__ = ["ENGINES", "NAMES", "Engine", "Replies", "Scores", "choose"]

@@ -1,4 +1,4 @@
-"""focusfl's methods on Flower: `client_app` and `server_app`, or a `Strategy` for a ServerApp of your own.
+"""focusfl's methods on Flower: `client_app` and `server_app`; `serve` runs inside a ServerApp of your own.
 
 Nothing here calls home: Flower's and Ray's telemetry and update checks are off before either is imported.
 """
@@ -19,12 +19,11 @@ for name, value in (
 
 try:
     from focusfl.flower.apps.client import client_app
-    from focusfl.flower.apps.run import Run
-    from focusfl.flower.apps.server import serve, server_app
-    from focusfl.flower.apps.strategy import Strategy
+    from focusfl.flower.apps.server import server_app
+    from focusfl.flower.deployment import Deployment, serve
 except ImportError as error:
     if not (error.name or "").startswith(("flwr", "ray")):
         raise
     raise InputError(f'Flower is not installed ({error.name}): pip install "focusfl[flower]"') from error
 
-__all__ = ["Run", "Strategy", "client_app", "serve", "server_app"]
+__all__ = ["Deployment", "client_app", "serve", "server_app"]

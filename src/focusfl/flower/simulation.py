@@ -7,7 +7,6 @@ TMPDIR must then be a folder that all its machines see.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import queue
 import shutil
@@ -26,15 +25,16 @@ from safetensors.torch import load_file, save_file
 from focusfl.core import Algorithm, Data, State
 from focusfl.core.train import Train
 from focusfl.data.federation import Federation
-from focusfl.engines.base import Answers, Engine, Scores
+from focusfl.engines.base import Engine, Replies, Scores
 from focusfl.engines.plan import Ints
 from focusfl.flower.protocol.exchange import Exchange
 from focusfl.flower.protocol.node import Job, client, number
-from focusfl.flower.protocol.roll import Roll
+from focusfl.flower.protocol.roster import Roster
 from focusfl.models.task import Task
+from focusfl.run import identity
+from focusfl.run.settings import Settings
 
-SAY = logging.getLogger("focusfl")
-START = 180.0  # seconds for Ray to start
+START_TIMEOUT = 180.0  # seconds for Ray to start
 
 
 class Flower(Engine):
@@ -45,49 +45,46 @@ class Flower(Engine):
     def __init__(self, task: Task, fed: Federation, train: Train, rounds: int, seed: int) -> None:
         super().__init__(task, fed, train, rounds, seed)
         self._simulation: Simulation | None = None
-        self._talk: Exchange | None = None
+        self._exchange: Exchange | None = None
         self._folder: Path | None = None  # the agents' data
 
-    def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Answers:
+    def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Replies:
         return self._open(algorithm, server, states).round(server, t, cohort, states)
 
     def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
-        scores, _, dropped = self._open(algorithm, server, states).evaluate(server, self.rounds)
-        if dropped:
-            e, why = next(iter(dropped.items()))
+        scores, _ = self._open(algorithm, server, states).evaluate(server, self.rounds)
+        for e, why in scores.dropped.items():
             raise RuntimeError(f"agent {e} could not be evaluated: {why}")
         return scores
 
     def joined(self, agents: Ints) -> None:
-        if self._talk is not None:
-            self._talk.restore[0].update(agents.tolist())  # with the next message to them
+        if self._exchange is not None:
+            self._exchange.restore[0].update(agents.tolist())  # with the next message to them
 
     def close(self) -> None:
         if self._simulation is not None:
             self._simulation.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self._simulation = self._talk = self._folder = None
+        self._simulation = self._exchange = self._folder = None
 
     def _open(self, algorithm: Algorithm, server: State, states: State) -> Exchange:
         """Started when first needed; the nodes then take over the agents' states."""
-        if self._talk is None:
+        if self._exchange is None:
+            fed, settings = self.fed, Settings(rounds=self.rounds, train=self.train, seed=self.seed)
             self._folder = Path(tempfile.mkdtemp(prefix="focusfl-"))
-            _write(self.fed, self._folder)
-            app = client(_reader(self._folder, algorithm, self.task, self.train))
-            self._simulation = Simulation(app, self.fed.E)
-            key = hashlib.sha256(f"{algorithm!r}{self.train!r}{self.seed}".encode()).hexdigest()[:32]
-            fed = self.fed
-            roll = Roll(
-                self._simulation.grid, algorithm, self.train, fed.classes, fed.E, self.rounds, self.seed, key
-            )
-            roll.say = SAY.warning
-            roll.gather(0, algorithm.enroll(server), begin=True)
-            if len(roll.nodes) < fed.E:
-                why = next(iter(roll.refused.values()), "they did not answer")
-                raise RuntimeError(f"{len(roll.nodes)} of {fed.E} simulated nodes are there: {why}")
-            self._talk = Exchange(roll, self.task, restore=(set(range(fed.E)), states))
-        return self._talk
+            _write(fed, self._folder)
+            app = client(_reader(self._folder, algorithm, self.task, settings))
+            self._simulation = Simulation(app, fed.E)
+            key = identity.text_digest(f"{algorithm!r}{self.train!r}{self.seed}")[:32]
+            roster = Roster(self._simulation.grid, algorithm, settings, fed.classes, fed.E, key)
+            roster.gather(0, algorithm.enroll(server), begin=True)
+            if len(roster.nodes) < fed.E:
+                why = next(iter(roster.refused.values()), "they did not reply")
+                raise RuntimeError(f"{len(roster.nodes)} of {fed.E} simulated nodes are there: {why}")
+            restore = set(range(fed.E)), states
+            self._exchange = Exchange(roster, self.task, simulated=True, restore=restore)
+        return self._exchange
 
 
 class Simulation:
@@ -119,9 +116,9 @@ class Simulation:
         self._thread = threading.Thread(target=live, name="flower-simulation", daemon=True)
         self._thread.start()
         try:
-            grid = self._grids.get(timeout=START)
+            grid = self._grids.get(timeout=START_TIMEOUT)
         except queue.Empty:
-            grid = RuntimeError(f"Flower's simulation did not start within {START:g} s")
+            grid = RuntimeError(f"Flower's simulation did not start within {START_TIMEOUT:g} s")
         if isinstance(grid, BaseException):
             self.close()
             raise RuntimeError(f"Flower's simulation did not start: {grid}") from grid
@@ -140,13 +137,13 @@ def _write(fed: Federation, folder: Path) -> None:
         save_file({k: v.contiguous() for k, v in tensors.items()}, folder / f"{e}.safetensors")
 
 
-def _reader(folder: Path, algorithm: Algorithm, task: Task, train: Train) -> Callable[[Context], Job]:
+def _reader(folder: Path, algorithm: Algorithm, task: Task, settings: Settings) -> Callable[[Context], Job]:
     """What a node runs; this function travels to Ray's workers, so it holds no data."""
     network, classes = task.network, task.classes
 
-    def job(context: Context) -> Job:
+    def make_job(context: Context) -> Job:
         d = load_file(folder / f"{number(context)}.safetensors")
         training, testing = Data(d["x"], d["y"]), Data(d["test_x"], d["test_y"])
-        return Job(algorithm, network, train, training, testing, classes, open=True)
+        return Job(algorithm, network, settings, training, testing, classes, simulated=True)
 
-    return job
+    return make_job

@@ -14,7 +14,7 @@ from focusfl.core import Algorithm, State
 from focusfl.core.train import Train
 from focusfl.core.tree import repeat
 from focusfl.data.federation import Federation
-from focusfl.engines.base import Answers
+from focusfl.engines.base import Replies
 from focusfl.engines.serial import Serial
 from focusfl.models import mlp
 from focusfl.models.task import Fresh, Task
@@ -33,8 +33,8 @@ def tells(name: str) -> str:
     'of each agent: loss (a number); sums: theta, lam; keeps of each agent: lam'
     """
     algorithm = ALGORITHMS[name]()
-    if algorithm.first() is not None:
-        algorithm = algorithm.given(torch.arange(AGENTS) % 2)
+    if (needed := algorithm.prerequisite()) is not None:
+        algorithm = needed.with_clusters(torch.arange(AGENTS) % 2)
     agents = [(torch.eye(2), torch.tensor([0, 1]))] * AGENTS
     fed = Federation.from_agents(agents, test=agents)
     networks = Fresh(lambda: mlp(2, 2, 2), seed=0)
@@ -55,10 +55,10 @@ def tells(name: str) -> str:
     return "; ".join(parts)
 
 
-def _seen(algorithm: Algorithm, engine: Serial, server: State) -> list[Answers]:
-    """What the server sees in each of some rounds; in one, if they are all alike."""
+def _seen(algorithm: Algorithm, engine: Serial, server: State) -> list[Replies]:
+    """What the server sees in each of some rounds."""
     states, seen = repeat(algorithm.enroll(server), AGENTS), []
-    for t in range(ROUNDS if algorithm.shows else 1):
+    for t in range(ROUNDS):
         seen.append(engine.round(algorithm, server, states, t, np.arange(AGENTS)))
         server = algorithm.aggregate(server, seen[-1].add, seen[-1].each, torch.arange(AGENTS))
     return seen

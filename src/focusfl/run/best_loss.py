@@ -1,18 +1,15 @@
 """Each agent's best possible loss, min L_e of eq. 3: known exactly, or the loss of a surrogate.
 
-A surrogate is what one agent would learn who held all the data of its cluster: the same network, training
-options and rounds, evaluated on each member's own test data. With K full-batch steps a round it takes T K full
-steps; with epochs, epochs over the pooled data.
+A surrogate is what one agent would learn who held all the data of its cluster: the same network, training options
+and rounds, evaluated on each member's own test data. With K full-batch steps per round it takes T K full steps;
+with epochs, epochs over the pooled data.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,17 +21,16 @@ from focusfl.algorithms.local import Local
 from focusfl.core.tree import take
 from focusfl.data.federation import Federation
 from focusfl.fairness.examples import read
-from focusfl.run.presence import EVERYBODY
-from focusfl.run.training import Round, Setup, evaluate, example_losses, run
+from focusfl.run import identity
+from focusfl.run.loop import Round, Stop, never, run
+from focusfl.run.setup import Setup
 from focusfl.util import files
-from focusfl.util.errors import Busy, Diverged, InputError, nearest
+from focusfl.util.errors import Busy, Diverged, InputError
 
-KINDS = ("auto", "exact", "true", "learned", "agent")
 Watch = Callable[[Round], None]
-Losses = tuple[Tensor, Tensor | None]  # of each agent, and of each test example where these were kept
 
 
-class Bayes(NamedTuple):
+class BestLoss(NamedTuple):
     """kind: exact | true | learned | agent: known, or a surrogate per true cluster, learned cluster or agent."""
 
     loss: Tensor  # [E]
@@ -43,9 +39,11 @@ class Bayes(NamedTuple):
 
 
 def resolve(kind: str, fed: Federation) -> str:
-    """What `auto` means on this data; an InputError where the data cannot give what is asked for."""
-    if kind not in KINDS:
-        raise InputError(f"bayes = {kind!r}: {nearest(kind, KINDS)}")
+    """What "auto" means on this data.
+
+    Raises:
+        InputError: If the data cannot give what is asked for.
+    """
     if kind == "exact" and fed.bayes is None:
         raise InputError(f"bayes = 'exact', but the best loss on {fed.name!r} is not known; use 'auto'")
     if kind == "true" and fed.clusters is None:
@@ -56,71 +54,74 @@ def resolve(kind: str, fed: Federation) -> str:
 
 
 class Surrogates:
-    """Trains surrogates and keeps them by content: methods compared on the same data share one.
+    """Trains surrogates and caches them by content: methods compared on the same data share one.
 
-    wait  for another process that is training one in the same folder; else `best` raises Busy
+    Args:
+        folder: Where they are kept; None: in memory.
+        wait: Wait for another process that is training one in the same folder; else `best` raises Busy.
     """
 
     def __init__(self, folder: Path | None = None, wait: bool = True) -> None:
         self.folder, self.wait = folder, wait
-        self._known: dict[str, Losses] = {}
+        self._known: dict[str, tuple[Tensor, Tensor | None]] = {}
 
     def best(
-        self,
-        setup: Setup,
-        kind: str = "auto",
-        learned: Tensor | None = None,
-        watch: Watch = lambda _: None,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> Bayes:
-        """The best loss of each agent; `learned`, [E], are the clusters a method found.
+        self, setup: Setup, learned: Tensor | None = None, watch: Watch = lambda _: None, stop: Stop = never
+    ) -> BestLoss:
+        """The best loss of each agent, of the kind that the settings name (`bayes`).
 
-        auto: exact where known, else per true cluster where those are known, else per agent (the one choice
-        left that is the same for every method).
+        Args:
+            setup: The run whose best losses are wanted.
+            learned: [E] the clusters that a method found.
+            watch: Called after every round of a surrogate.
+            stop: See `loop.run`.
         """
         fed = setup.fed
-        kind = resolve(kind, fed)
+        kind = resolve(setup.settings.bayes, fed)
         if fed.bayes is not None and kind == "exact":
-            return Bayes(fed.bayes, kind)
+            return BestLoss(fed.bayes, kind)
+        if kind == "none":
+            return BestLoss(torch.zeros(fed.E), kind)
         groups = {"true": fed.clusters, "learned": learned}.get(kind)
-        groups = torch.arange(fed.E) if groups is None else groups
-        loss, each = self._surrogate(setup, groups, watch, stop)
-        return Bayes(loss, kind, each)
-
-    def _surrogate(self, setup: Setup, groups: Tensor, watch: Watch, stop: Callable[[], bool]) -> Losses:
-        groups = torch.unique(groups, return_inverse=True)[1]
-        here = "auto" if setup.engine == "flower" else setup.engine  # a surrogate is nobody's node
-        alone = replace(setup, algorithm=Local(), fraction=1.0, presence=EVERYBODY, engine=here)
-        key = hashlib.sha256(f"{alone.fingerprint}{groups.tolist()}".encode()).hexdigest()[:24]
+        groups = torch.unique(torch.arange(fed.E) if groups is None else groups, return_inverse=True)[1]
+        here = (
+            "auto" if setup.settings.engine == "flower" else setup.settings.engine
+        )  # a surrogate is nobody's node
+        alone = setup.changed(Local(), fraction=1.0, joins={}, leaves={}, engine=here)
+        key = identity.text_digest(f"{alone.fingerprint}{groups.tolist()}")[:24]
         if key not in self._known:
-            train = partial(self._train, alone, groups, watch, stop)
-            self._known[key] = train(None) if self.folder is None else self._kept(self.folder / key, groups, train)
-        return self._known[key]
+            self._known[key] = self._load_or_train(key, alone, groups, watch, stop)
+        return BestLoss(self._known[key][0], kind, self._known[key][1])
 
-    def _kept(self, path: Path, groups: Tensor, train: Callable[[Path], tuple[Tensor, Tensor]]) -> Losses:
-        """From the file; where there is none, trained, by one process at a time, with checkpoints meanwhile."""
-        files.make_folder(path.parent)
-        kept, examples = path.with_suffix(".json"), path.with_suffix(".safetensors")
-        lock = path.with_suffix(".lock")
+    def _load_or_train(
+        self, key: str, alone: Setup, groups: Tensor, watch: Watch, stop: Stop
+    ) -> tuple[Tensor, Tensor | None]:
+        """From the folder; what is not there is trained by one process at a time, with checkpoints meanwhile."""
+        if self.folder is None:
+            return self._train(alone, groups, watch, stop, None)
+        path = files.make_folder(self.folder) / key
+        result, examples, lock = (path.with_suffix(end) for end in (".json", ".safetensors", ".lock"))
         with files.lock(lock, wait=math.inf if self.wait else 0) as mine:
-            if not mine and not kept.exists():
+            if not mine and not result.exists():
                 raise Busy(lock)
-            if not kept.exists():
-                loss, fresh = train(files.make_folder(path))
-                files.write(examples, lambda temporary: save_file({"loss": fresh}, temporary))
-                files.write_json(kept, {"clusters": groups.tolist(), "loss": loss.tolist()})
+            if not result.exists():
+                loss, each = self._train(alone, groups, watch, stop, files.make_folder(path))
+                files.write(examples, lambda temporary: save_file({"loss": each}, temporary))
+                files.write_json(result, {"clusters": groups.tolist(), "loss": loss.tolist()})
                 shutil.rmtree(path, ignore_errors=True)
-        each = read(examples, "loss")  # older versions kept none
-        return torch.tensor(files.read_json(kept)["loss"]), None if each is None else each[0]
+        stored = read(examples, "loss")  # older versions stored none
+        return torch.tensor(files.read_json(result)["loss"]), None if stored is None else stored[0]
 
     def _train(
-        self, alone: Setup, groups: Tensor, watch: Watch, stop: Callable[[], bool], folder: Path | None
+        self, alone: Setup, groups: Tensor, watch: Watch, stop: Stop, folder: Path | None
     ) -> tuple[Tensor, Tensor]:
-        pooled = replace(alone, fed=alone.fed.pool(groups))
+        pooled = alone.changed(fed=alone.fed.pool(groups))
         for done in run(pooled, folder, resume=folder is not None, eval_every=0, stop=stop):
             watch(done)
-        states = take(done.states, groups)
-        loss = evaluate(alone, done.server, states).loss
-        if not torch.isfinite(loss).all():
-            raise Diverged(f"the surrogate's loss is not finite: try a smaller lr than train.lr = {alone.train.lr}")
-        return loss, example_losses(alone, done.server, states)
+        with alone.engine.threads():
+            scores = alone.engine.evaluate(alone.algorithm, done.server, take(done.states, groups))
+        if not torch.isfinite(scores.loss).all():
+            lr = alone.settings.local.lr
+            raise Diverged(f"the surrogate's loss is not finite: try a smaller lr than train.lr = {lr}")
+        assert scores.examples is not None
+        return scores.loss, scores.examples

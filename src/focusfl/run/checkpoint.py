@@ -28,11 +28,19 @@ def save(folder: Path, fingerprint: str, t: int, server: State, states: State) -
 
 
 def load(
-    folder: Path, fingerprint: str, server: State, states: State, room: int | None = None
+    folder: Path, fingerprint: str, server: State, states: State, max_models: int | None = None
 ) -> tuple[int, State, State]:
-    """The round, the server's and the agents' state; `server` and `states` say what it must look like.
+    """The round, the server's and the agents' state.
 
-    room  the server's w may hold from one to so many models; None: as many as here
+    Args:
+        folder: Where the checkpoint is.
+        fingerprint: Of the run; a checkpoint of another run is refused.
+        server: A state of the same shape as the one expected,
+        states: and the agents'.
+        max_models: The server's w may hold from one to this many models; None: as many as here.
+
+    Raises:
+        InputError: If the checkpoint is damaged, belongs to another run or was written by an older version.
     """
     path = folder / NAME
     try:
@@ -47,14 +55,16 @@ def load(
     if header.get("fingerprint") != fingerprint:
         raise _unusable(path, "a checkpoint of another experiment (data, settings or seed differ)")
     wanted = flatten({"server": server, "agents": states})
+    if any(k in tensors for k in ("server/live", "server/bound")):
+        raise _unusable(path, "a checkpoint of focusfl 0.1, whose FOCUS kept its state in another form")
     for k, v in wanted.items():
-        _check(path, k, tensors.get(k), v, room if k.startswith("server/w/") else None)
+        _check(path, k, tensors.get(k), v, max_models if k.startswith("server/w/") else None)
     tree = unflatten({k: tensors[k] for k in wanted})
     return header["round"], tree.get("server", {}), tree.get("agents", {})
 
 
-def _check(path: Path, name: str, found: Tensor | None, wanted: Tensor, room: int | None) -> None:
-    if found is not None and room is not None and found.dim() and 1 <= len(found) <= room:
+def _check(path: Path, name: str, found: Tensor | None, wanted: Tensor, max_models: int | None) -> None:
+    if found is not None and max_models is not None and found.dim() and 1 <= len(found) <= max_models:
         wanted = wanted[:1].expand(len(found), *wanted.shape[1:])
     if found is None or found.shape != wanted.shape or found.dtype != wanted.dtype:
         what = "missing" if found is None else f"{list(found.shape)} {found.dtype}"
@@ -64,4 +74,4 @@ def _check(path: Path, name: str, found: Tensor | None, wanted: Tensor, room: in
 
 
 def _unusable(path: Path, why: str) -> InputError:
-    return InputError(f"{path}: {why}. Delete it to start that run anew, or use another folder")
+    return InputError(f"{path}: {why}. Delete it to start that run over, or use another folder")

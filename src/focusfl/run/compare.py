@@ -11,28 +11,27 @@ DIR/surrogates/KEY.json           best losses, shared by the methods; KEY.safete
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from focusfl.data.federation import Federation
 from focusfl.data.own.folder import Folder
 from focusfl.fairness import examples
 from focusfl.report import explain
 from focusfl.report.explain.groups import who
-from focusfl.run import history
+from focusfl.run import results
 from focusfl.run.best_loss import Surrogates, resolve
 from focusfl.run.experiment import Experiment
 from focusfl.run.fit import notes, train_and_judge
-from focusfl.run.training import Setup
+from focusfl.run.result import Result
+from focusfl.run.results import Row
+from focusfl.run.setup import Setup
 from focusfl.util import files
 from focusfl.util.errors import CannotRun, Diverged, InputError
 from focusfl.util.interrupt import graceful
 from focusfl.util.progress import Bars
 
-Row = dict[str, Any]
 OURS = (
     "results.json",
     "left-out.json",
@@ -58,7 +57,7 @@ def compare(
     if not setups:
         raise InputError(f"none of the methods can run: {next(iter(left_out.values()))}")
     fed = next(iter(setups.values())).fed
-    resolve(experiment.bayes, fed)
+    resolve(experiment.settings.bayes, fed)
     if isinstance(fed, Folder):
         _apart(experiment, out)
         note(who(fed.agents))
@@ -68,7 +67,7 @@ def compare(
         note(f"options of {name} are set, but it is not among the algorithms")
     with files.lock(files.make_folder(out) / ".lock", wait=0) as held:
         if not held:
-            raise InputError(f"another process is at work in {out}")
+            raise InputError(f"{out} is locked by another process: wait for it, or use another folder")
         if not overwrite:
             left_out |= read_left_out(out)  # what diverged before would do so again
         methods = [method for method in setups if method not in left_out]
@@ -76,7 +75,7 @@ def compare(
         if left_out:
             files.write_json(out / "left-out.json", left_out)
         if len(rows) == len(methods) * len(experiment.seeds):
-            files.write_json(out / "results.json", rows)  # a kill may have come between the last run and this
+            results.write_rows(out, rows)  # a kill may have come between the last run and this
             note(f"{out} holds this experiment already: nothing to do (--overwrite runs it again)")
             return _some(rows, left_out)
         with graceful() as stop, Bars(progress) as bars:
@@ -100,46 +99,40 @@ def _run(
         for method, setup in experiment.setups(seed).items():
             if not isinstance(setup, Setup) or method in left_out:
                 continue
-            folder = _folder(out, method, seed)
-            done = folder / "result.json"
-            if not done.exists():
+            folder = results.run_folder(out, method, seed)
+            row = results.read_row(folder)
+            if row is None:
                 try:
-                    result = train_and_judge(
-                        setup,
-                        bars,
-                        surrogates,
-                        bayes=experiment.bayes,
-                        folder=files.make_folder(folder),
-                        resume=True,
-                        eval_every=experiment.eval_every,
-                        checkpoint_every=experiment.checkpoint_every,
-                        stop=stop,
-                    )
+                    result = train_and_judge(setup, bars, surrogates, files.make_folder(folder), stop=stop)
                 except Diverged as why:
                     if experiment.algorithms != ["all"]:
                         raise Diverged(f"{method}, seed {seed}: {why}") from why
                     left_out[method] = f"seed {seed}: {why}"
                     files.write_json(out / "left-out.json", left_out)
-                    rows = [row for row in rows if row["method"] != method]
-                    files.write_json(out / "results.json", rows)
+                    rows = [other for other in rows if other["method"] != method]
+                    results.write_rows(out, rows)
                     continue
-                row = {"method": method} | result.row() | {"rounds_to": history.rounds_to(history.read(folder))}
-                if result.examples is not None and result.excess_se is not None:
-                    examples.save(folder, result.examples)
-                    here = [r for r in rows if r["seed"] == seed]
-                    before = {r["method"]: _folder(out, r["method"], seed) for r in here}
-                    row["faa_correlation"] = examples.correlations(folder, before)
-                    paired = {r["method"]: before[r["method"]] for r in here if explain.wanted(row, r)}
-                    row["gap_se"] = examples.gap_errors(folder, paired)
-                files.write_json(done, row)
-            rows.append(_row(done))
-            files.write_json(out / "results.json", rows)
+                row = {"method": method} | result.row()
+                row |= _paired(result, row, folder, [other for other in rows if other["seed"] == seed], out)
+                row = results.write_row(folder, row)
+            rows.append(row)
+            results.write_rows(out, rows)
     return _some(rows, left_out)
+
+
+def _paired(result: Result, row: Row, folder: Path, others: list[Row], out: Path) -> Row:
+    """How this run's noise goes along with that of other methods on the same seed; their examples are stored."""
+    if result.examples is None or result.excess_se is None:
+        return {}
+    examples.save(folder, result.examples)
+    before = {other["method"]: results.run_folder(out, other["method"], other["seed"]) for other in others}
+    paired = {other["method"]: before[other["method"]] for other in others if explain.wanted(row, other)}
+    return {"faa_correlation": examples.correlations(folder, before), "gap_se": examples.gap_errors(folder, paired)}
 
 
 def _some(rows: list[Row], left_out: dict[str, str]) -> list[Row]:
     if not rows:
-        raise Diverged(f"none of the methods came to an end: {next(iter(left_out.values()))}")
+        raise Diverged(f"every method failed: {next(iter(left_out.values()))}")
     return rows
 
 
@@ -147,12 +140,6 @@ def read_left_out(out: Path) -> dict[str, str]:
     """Of "all": the methods that could not run, and why."""
     path = out / "left-out.json"
     return dict(files.read_json(path)) if path.exists() else {}
-
-
-def _folder(out: Path, method: str, seed: int) -> Path:
-    """runs/qffl-q0.1-seed0 for the method "qffl:q=0.1"."""
-    name = re.sub(r"[^\w.-]+", "-", method.replace("=", ""))
-    return out / "runs" / f"{name}-seed{seed}"
 
 
 def _claim(
@@ -175,10 +162,10 @@ def _claim(
     if files.read_json(marker) != said:
         raise InputError(f"{out} holds another experiment: use another folder, or --overwrite to replace it")
     _same_data(out / "data.json", fed)
-    found = [_folder(out, method, seed) / "result.json" for seed in experiment.seeds for method in methods]
-    rows = [_row(path) for path in found if path.exists()]
-    if len(rows) < len(found) and not resume:
-        raise InputError(f"{out} holds this experiment, unfinished: --resume goes on, --overwrite starts anew")
+    folders = [results.run_folder(out, method, seed) for seed in experiment.seeds for method in methods]
+    rows = [row for each in folders if (row := results.read_row(each)) is not None]
+    if len(rows) < len(folders) and not resume:
+        raise InputError(f"{out} holds this experiment, unfinished: --resume continues it, --overwrite starts over")
     return rows
 
 
@@ -190,11 +177,3 @@ def _same_data(path: Path, fed: Federation) -> None:
         files.write_json(path, found)
     elif files.read_json(path) != found:
         raise InputError(f"{path.parent}: the data has changed since: use another folder, or --overwrite")
-
-
-def _row(path: Path) -> Row:
-    """A finished run's result, if it is one."""
-    row = files.read_json(path)
-    if not isinstance(row, dict) or not {"algorithm", "seed", "faa", "excess_risk"} <= row.keys():
-        raise InputError(f"{path}: not the result of a run; delete it and --resume makes it again")
-    return row

@@ -9,57 +9,86 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    ValidationError,
+    create_model,
+    model_serializer,
+    model_validator,
+)
 
-from focusfl.algorithms import ALGORITHMS
+from focusfl.algorithms import ALGORITHMS, PRESETS
 from focusfl.core import Algorithm
 from focusfl.core.train import Train
 from focusfl.data import DATA
 from focusfl.data.federation import Federation
 from focusfl.data.shift import SHIFTS
-from focusfl.run.training import Setup
+from focusfl.run.settings import Settings
+from focusfl.run.setup import Setup
 from focusfl.util.errors import CannotRun, InputError, nearest
 
 Seed = Annotated[int, Field(ge=0)]
 Table = dict[str, Any]
+SETTINGS = [f.name for f in dataclasses.fields(Settings) if f.name not in ("seed", "train")]
+LATER = ("joins", "leaves", "secure", "minimum", "timeout", "wait")  # settings that release 0.1 did not write
 
 
 class Experiment(BaseModel):
     """Methods x seeds on one data set. Options of a method stand in a table of its name."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
     name: str = "compare"
     description: str = ""
     data: Table
     algorithms: list[str] = Field(min_length=1)  # names, "qffl:q=0.1", or "all"
     seeds: list[Seed] = Field(default=[0, 1, 2], min_length=1)
-    rounds: int | None = Field(default=None, ge=1)
-    engine: Literal["auto", "serial", "vectorised", "flower"] = "auto"
-    fraction: float = Field(default=1.0, gt=0, le=1)
-    device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
-    precision: Literal["float32", "bf16"] = "float32"
-    joins: dict[int, int] = {}  # agent: its first round
-    leaves: dict[int, int] = {}  # agent: the round from which on it is gone
-    bayes: Literal["auto", "exact", "true", "learned", "agent"] = "auto"
-    eval_every: int = Field(default=1, ge=1)
-    checkpoint_every: int = Field(default=10, ge=1)
-    train: Table = {}
+    settings: InstanceOf[Settings] = Settings()  # of every run but for its seed; in TOML its keys stand at the top
+    train: Table = {}  # changes to the data's own options of local training
     shift: list[Table] = []
     params: dict[str, Table] = {}
 
-    @model_serializer(mode="wrap")
-    def _without_what_came_later(self, write: Callable[[Experiment], Table]) -> Table:
-        """Options that came later are said where they are set: folders of results from before knew none."""
-        return {k: v for k, v in write(self).items() if v or k not in ("joins", "leaves")}
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_settings(cls, raw: Table) -> Table:
+        """The settings' keys, which stand beside the others, become one object."""
+        if "settings" in raw:
+            return raw
+        given = {k: v for k, v in raw.items() if k in SETTINGS}
+        rest = {k: v for k, v in raw.items() if k not in SETTINGS}
+        return {**rest, "settings": Settings(**_typed("", Settings, given))}
+
+    @model_serializer
+    def _flat(self) -> Table:
+        """As in TOML, and as folders of results from release 0.1 have it: later options only where they are set."""
+        body = {k: getattr(self, k) for k in ("name", "description", "data", "algorithms", "seeds")}
+        options = {k: getattr(self.settings, k) for k in SETTINGS}
+        usual = {k: getattr(Settings(), k) for k in LATER}
+        options = {k: v for k, v in options.items() if k not in LATER or v != usual[k]}
+        return body | options | {"train": self.train, "shift": self.shift, "params": self.params}
+
+    def with_settings(self, **options: Any) -> Experiment:
+        """The same experiment with other settings."""
+        return self.model_copy(update={"settings": self.settings.updated(**options)})
 
     @staticmethod
     def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
-        """From a TOML document; every name and value is checked, `where` heads the messages."""
+        """From a TOML document; every name and value is checked.
+
+        Args:
+            raw: The document.
+            where: Heads the messages, for example the file's name.
+
+        Raises:
+            InputError: If a key is unknown or a value cannot be used.
+        """
         try:
-            known = set(Experiment.model_fields) - {"params"}
+            known = {*Experiment.model_fields, *SETTINGS} - {"params", "settings"}
             _known_keys("", raw, known | set(ALGORITHMS))
             body = {k: v for k, v in raw.items() if k in known}
             params = {k: v for k, v in raw.items() if k not in known}
@@ -68,9 +97,9 @@ class Experiment(BaseModel):
             experiment: Experiment = _validated("", partial(Experiment, params=params), body)
             for key, values in (("algorithms", experiment.algorithms), ("seeds", experiment.seeds)):
                 if len(set(values)) < len(values):
-                    raise InputError(f"{key} = {values}: each one once")
+                    raise InputError(f"{key} = {values}: name each one once")
             if "all" in experiment.algorithms and len(experiment.algorithms) > 1:
-                raise InputError(f"algorithms = {experiment.algorithms}: all stands alone")
+                raise InputError(f'algorithms = {experiment.algorithms}: "all" cannot be combined with names')
             for method in {*experiment.methods, *params}:
                 experiment.algorithm(method, clusters=2)  # some number, as the data may know theirs
             experiment.source()
@@ -91,14 +120,13 @@ class Experiment(BaseModel):
         M, where left out, is the number of true clusters if that is known.
         """
         name, *changes = method.split(":")
-        if name not in ALGORITHMS:
-            raise InputError(f"unknown algorithm {name!r}: {nearest(name, ALGORITHMS)}")
-        kind = ALGORITHMS[name]
-        fields = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-        given = apply(dict(self.params.get(name, {})), changes, method)
-        if clusters is not None and "M" in fields:
-            given.setdefault("M", clusters)
-        return kind(**_typed(name, kind, given))
+        make = ALGORITHMS.get(name) or PRESETS.get(name)
+        if make is None:
+            raise InputError(f"unknown algorithm {name!r}: {nearest(name, [*ALGORITHMS, *PRESETS])}")
+        options = apply(dict(self.params.get(name, {})), changes, method)
+        if clusters is not None and "M" in inspect.signature(make).parameters:
+            options.setdefault("M", clusters)
+        return make(**_typed(name, make, options))
 
     def source(self) -> Callable[..., Federation]:
         """The function that makes the data, options filled in."""
@@ -138,13 +166,12 @@ class Experiment(BaseModel):
         """A run for each method, on the same data; of "all", those that cannot run give their reason."""
         fed = self.federation(seed)
         clusters = None if fed.clusters is None else len(fed.clusters.unique())
-        train = self.train_options(fed.recipe.train)
-        rest = (seed, self.engine, self.fraction, self.device, self.precision, self.joins, self.leaves)
+        settings = self.settings.updated(seed=seed, train=self.train_options(fed.recipe.train))
         made: dict[str, Setup | CannotRun] = {}
         for method in self.methods:
             algorithm = self.algorithm(method, clusters)
             try:
-                made[method] = Setup.of(algorithm, fed, self.rounds, None, train, *rest)
+                made[method] = Setup.of(algorithm, fed, settings=settings)
             except CannotRun as reason:
                 if self.algorithms != ["all"]:
                     raise

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from focusfl.core import Algorithm
-from focusfl.core.train import Train
 from focusfl.data.federation import Federation
 from focusfl.run.best_loss import Surrogates, resolve
-from focusfl.run.result import Result, found_clusters
-from focusfl.run.training import Model, Round, Setup, run
+from focusfl.run.loop import Round, Stop, never, run
+from focusfl.run.result import Result, clusters_of
+from focusfl.run.settings import Settings, takes_settings
+from focusfl.run.setup import Model, Setup
 from focusfl.util.device import NO_UNITS
 from focusfl.util.files import make_folder
 from focusfl.util.progress import Bars, Watch
@@ -20,106 +21,102 @@ from focusfl.util.progress import Bars, Watch
 _SHARED = Surrogates()  # in memory: methods compared in one session share their surrogates
 
 
+@takes_settings
 def fit(
     algorithm: Algorithm,
     fed: Federation,
     *,
-    rounds: int | None = None,
     model: Model | None = None,
-    train: Train | None = None,
-    seed: int = 0,
-    engine: str = "auto",
-    fraction: float = 1.0,
-    device: str = "cpu",
-    precision: str = "float32",
-    joins: Mapping[int, int] | None = None,
-    leaves: Mapping[int, int] | None = None,
-    bayes: str = "auto",
+    settings: Settings | None = None,
     progress: bool | None = None,
+    **options: Any,
 ) -> Result:
-    """Train, evaluate on every agent's test data, and measure fairness.
+    """Train a method, evaluate it on every agent's test data, and measure fairness.
 
-    rounds, model, train  by default the data's own recipe. `model` is a function that makes a network
-                          (called under the seed) or a torch.nn.Module (its weights are the start)
-    engine                auto | serial | vectorised | flower
-    fraction              of the agents that take part in each round
-    device                cpu | cuda | mps | auto
-    precision             float32 | bf16: local training multiplies in bfloat16, where the processor has units
-    joins, leaves         agents that come or go: {7: 40}, agent 7 takes part from round 40 on, or up to round 39;
-                          rounds count from 1
-    bayes                 best loss of each agent: auto | exact | true | learned | agent (see focusfl.bayes)
-    progress              bars on stderr; by default where stderr is a terminal
+    Args:
+        algorithm: The method, for example ``ff.Focus(M=3)``.
+        fed: The agents and their data.
+        model: A function that makes a network (called under the seed), or a torch.nn.Module, whose weights are the
+            start. Default: the data set's recipe.
+        settings: All options at once,
+        **options: or one by one: the fields of ``ff.Settings``, for example ``rounds=60, seed=1``.
+        progress: Show progress bars on stderr. Default: if stderr is a terminal.
+
+    Returns:
+        Losses and excess risks per agent, FAA, labels, predictions.
+
+    Raises:
+        InputError: If the input cannot be used; the message says what to do.
+        Diverged: If training left the finite numbers.
+
+    Example:
+        >>> import focusfl as ff
+        >>> result = ff.fit(ff.FedAvg(), ff.data.synthetic(), rounds=1)
+        >>> result.loss.shape
+        torch.Size([10])
     """
-    options = engine, fraction, device, precision, joins, leaves
-    setup = Setup.of(algorithm, fed, rounds, model, train, seed, *options)
-    resolve(bayes, fed)
+    setup = Setup.of(algorithm, fed, model=model, settings=settings, **options)
+    resolve(setup.settings.bayes, fed)
     for line in notes(setup):
         warnings.warn(line, stacklevel=2)
     with Bars(progress) as bars:
-        return train_and_judge(setup, bars, _SHARED, bayes, eval_every=1 if bars.shown else 0)
+        return train_and_judge(setup, bars, _SHARED, eval_every=1 if bars.shown else setup.settings.T)
 
 
 def train_and_judge(
     setup: Setup,
     bars: Bars,
     surrogates: Surrogates,
-    bayes: str = "auto",
     folder: Path | None = None,
-    resume: bool = False,
-    eval_every: int = 0,
-    checkpoint_every: int = 10,
-    stop: Callable[[], bool] = lambda: False,
+    eval_every: int | None = None,
+    stop: Stop = never,
 ) -> Result:
-    """The rounds, then the best losses, each with a bar. eval_every 0: after the last round alone."""
-    setup = with_clusters(setup, bars, folder, resume, checkpoint_every, stop)
-    who = f"{setup.algorithm.name} seed {setup.seed}"
-    watch = bars.add(who, setup.rounds)
-    for last in run(setup, folder, resume, eval_every or setup.rounds, checkpoint_every, stop):
+    """The rounds, then the best losses, each with a bar. With a folder, a run that was begun there is resumed."""
+    setup = after_prerequisite(setup, bars, folder, stop)
+    watch = bars.add(f"{setup.algorithm.name} seed {setup.settings.seed}", setup.settings.T)
+    for last in run(setup, folder, folder is not None, eval_every, stop):
         watch(last.t, last.loss)
     assert last.scores is not None
-    found = found_clusters(setup, last.server, last.states)
-    best = surrogates.best(setup, bayes, found, lazily(bars, f"best loss seed {setup.seed}", setup.rounds), stop)
-    return Result(setup, last.server, last.states, last.scores, best, last.seconds)
+    found = clusters_of(setup.algorithm, last.pi, setup.E)
+    bar = _lazily(bars, f"best loss seed {setup.settings.seed}", setup.settings.T)
+    best = surrogates.best(setup, found, bar, stop)
+    return Result(setup, last.server, last.states, last.scores, last.pi, best, last.seconds)
 
 
-def with_clusters(
-    setup: Setup,
-    bars: Bars,
-    folder: Path | None = None,
-    resume: bool = False,
-    checkpoint_every: int = 10,
-    stop: Callable[[], bool] = lambda: False,
-) -> Setup:
-    """A method that builds on the clusters of another (core.Algorithm.first) gets them: that one is run here."""
-    first = setup.algorithm.first()
-    if first is None:
+def after_prerequisite(setup: Setup, bars: Bars, folder: Path | None = None, stop: Stop = never) -> Setup:
+    """A method that needs the clusters of another one gets them: that one is run first."""
+    needed = setup.algorithm.prerequisite()
+    if needed is None:
         return setup
-    before = replace(setup, algorithm=first)
-    watch = bars.add(f"{first.name} for {setup.algorithm.name} seed {setup.seed}", setup.rounds)
+    first = setup.changed(needed.algorithm)
+    watch = bars.add(
+        f"{first.algorithm.name} for {setup.algorithm.name} seed {setup.settings.seed}", setup.settings.T
+    )
     inside = None if folder is None else make_folder(folder / "first")
-    for last in run(before, inside, resume, 0, checkpoint_every, stop):
+    for last in run(first, inside, folder is not None, 0, stop):
         watch(last.t, last.loss)
-    return replace(setup, algorithm=setup.algorithm.given(found_clusters(before, last.server, last.states)))
+    pi = first.engine.labels(first.algorithm, last.server, last.states)
+    return setup.changed(needed.with_clusters(clusters_of(first.algorithm, pi, setup.E)))
 
 
 def notes(setup: Setup) -> list[str]:
-    """What is allowed but may not be meant."""
-    M, E = getattr(setup.algorithm, "M", 1), setup.fed.E
+    """What is allowed but may not be intended."""
+    M, E = getattr(setup.algorithm, "M", 1), setup.E
     lines = []
     if M != "auto" and M > E:
         lines.append(f"M = {M} clusters for {E} agents: at least {M - E} will stay empty")
-    if setup.precision == "bf16" and not setup.bf16:
+    if setup.settings.precision == "bf16" and not setup.bf16:
         lines.append(NO_UNITS)
     return lines + setup.fed.remarks()
 
 
-def lazily(bars: Bars, name: str, rounds: int) -> Callable[[Round], None]:
-    """A bar that appears with its first round: surrogates that are known already need none."""
-    made: list[Watch] = []
+def _lazily(bars: Bars, name: str, rounds: int) -> Callable[[Round], None]:
+    """A bar that appears with its first round: surrogates that are cached need none."""
+    bar: list[Watch] = []
 
     def watch(done: Round) -> None:
-        if not made:
-            made.append(bars.add(name, rounds))
-        made[0](done.t, done.loss)
+        if not bar:
+            bar.append(bars.add(name, rounds))
+        bar[0](done.t, done.loss)
 
     return watch

@@ -1,4 +1,4 @@
-"""history.jsonl: one line a round, readable while the run goes on."""
+"""history.jsonl: one line per round, readable while the run continues."""
 
 from __future__ import annotations
 
@@ -15,30 +15,38 @@ from focusfl.util import files
 
 NAME = "history.jsonl"
 GOALS = (0.7, 0.8, 0.85, 0.9)  # average accuracies of the paper's rounds-to-accuracy tables
-LABELLED = 40  # rounds for which labels are kept in a thin history ...
-LABELS = 400  # ... and labels of one round up to which they are
-PER_AGENT = 1000  # up to so many agents, their own numbers are kept for every round
+MAX_LABELLED_ROUNDS = 40  # rounds for which labels are kept in a thin history ...
+MAX_LABELS = 400  # ... if one round has no more labels than this
+MAX_AGENTS = 1000  # up to this many agents, each agent's own numbers are kept for every round
 
 
 class History:
-    """Appends to the file in `folder`, after dropping what a killed run wrote beyond its last checkpoint."""
+    """Appends to the file in `folder`, after dropping what a killed run wrote beyond its last checkpoint.
 
-    def __init__(self, folder: Path, begun: int) -> None:
-        self.path = folder / NAME
-        kept = [row for row in read(folder) if row["round"] <= begun] if begun else []
-        self.seconds = sum(row["seconds"] for row in kept)
-        files.write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+    Without a folder only the seconds of training are counted.
+    """
+
+    def __init__(self, folder: Path | None, begun: int) -> None:
+        self.path, self.seconds = None if folder is None else folder / NAME, 0.0
+        if folder is not None and self.path is not None:
+            earlier = [row for row in read(folder) if row["round"] <= begun] if begun else []
+            self.seconds = sum(row["seconds"] for row in earlier)
+            files.write_text(self.path, "".join(json.dumps(row) + "\n" for row in earlier))
 
     def write(
         self, t: int, scores: Scores | None, pi: Tensor | None, seconds: float, dropped: Mapping[int, str]
     ) -> None:
+        """Add a round. Scores that some agents did not send are left out."""
+        self.seconds += seconds
+        if self.path is None:
+            return
         row: dict[str, Any] = {"round": t, "seconds": round(seconds, 6)}
         if dropped:
             row["dropped"] = {str(e): why for e, why in dropped.items()}
-        if scores is not None:
+        if scores is not None and not scores.dropped:
             row |= {"avg_loss": average(scores.loss), "agnostic_loss": agnostic_loss(scores.loss)}
             row |= {"avg_acc": None if scores.acc is None else average(scores.acc)}
-            if len(scores.loss) <= PER_AGENT:
+            if len(scores.loss) <= MAX_AGENTS:
                 row |= {
                     "loss": scores.loss.tolist(),
                     "acc": None if scores.acc is None else scores.acc.tolist(),
@@ -61,7 +69,7 @@ def rounds_to(rows: list[dict[str, Any]], goals: tuple[float, ...] = GOALS) -> d
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The rounds written so far; a last line cut short by a kill is left out."""
+    """The rounds written so far, without a last line that a kill cut short."""
     path = folder / NAME
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
@@ -90,8 +98,8 @@ def thin(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
         known = every[0].get(name) is not None
         out[name] = [float(f"{row[name]:.5g}") for row in seen] if known else None
     labelled = [row for row in every if row.get("pi")]
-    small = labelled and max(len(row["pi"]) * len(row["pi"][0]) for row in labelled) <= LABELS
-    kept = [labelled[i] for i in early(len(labelled), LABELLED)] if small else []
+    small = labelled and max(len(row["pi"]) * len(row["pi"][0]) for row in labelled) <= MAX_LABELS
+    kept = [labelled[i] for i in early(len(labelled), MAX_LABELLED_ROUNDS)] if small else []
     pi = [[[round(p, 3) for p in agent] for agent in row["pi"]] for row in kept]
     return out | {"pi": {"round": [row["round"] for row in kept], "pi": pi} if kept else None}
 

@@ -15,17 +15,18 @@ from focusfl.core.tree import take
 from focusfl.data.check import as_data, as_inputs, check_agents
 from focusfl.data.own.folder import Folder
 from focusfl.engines import Scores
-from focusfl.engines.serial import SerialAgent, predictor
+from focusfl.engines.one_agent import LocalAgent, predictor
 from focusfl.fairness import intervals, metrics
 from focusfl.fairness.examples import Examples, gap_error, standard_error
 from focusfl.fairness.intervals import Interval
 from focusfl.report import explain
-from focusfl.run.best_loss import Bayes
-from focusfl.run.training import Setup, example_losses, labels
+from focusfl.run.best_loss import BestLoss
+from focusfl.run.settings import Settings
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError
 
 _CALLS = {"fedavg": "FedAvg", "local": "Local"}
-MANY = 20  # agents from which on the 5th and 95th percentile leave some out
+MANY_AGENTS = 20  # from here on the 5th and 95th percentile leave some agents out
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,9 @@ class Result:
     server: State
     states: State
     scores: Scores
-    best: Bayes
-    seconds: float
+    pi: Tensor | None  # [E, M] the soft labels; None where the method has none
+    best: BestLoss
+    seconds: float  # of training
 
     @property
     def loss(self) -> Tensor:
@@ -70,9 +72,10 @@ class Result:
             return None
         return Examples(self._example_losses - best, at)
 
-    @cached_property
+    @property
     def _example_losses(self) -> Tensor:
-        return example_losses(self.setup, self.server, self.states)
+        assert self.scores.examples is not None
+        return self.scores.examples
 
     @cached_property
     def excess_se(self) -> Tensor | None:
@@ -86,14 +89,9 @@ class Result:
         return None if self.excess_se is None else intervals.faa(self.excess_risk, self.excess_se)
 
     @property
-    def pi(self) -> Tensor | None:
-        """The soft labels, [E, M]; None where the method has none."""
-        return labels(self.setup.algorithm, self.server, self.states, self.setup.fed.E)
-
-    @property
     def clusters(self) -> Tensor:
         """Who shares a model with whom."""
-        return found_clusters(self.setup, self.server, self.states)
+        return clusters_of(self.setup.algorithm, self.pi, self.setup.E)
 
     @property
     def ari(self) -> float | None:
@@ -114,14 +112,14 @@ class Result:
         tokens = not setup.fed.training.x.is_floating_point()
         data = as_data("the newcomer", (x, y), tokens)
         check_agents([setup.fed.train(0), data], setup.fed.classes, "training")
-        data = Data(data.x.to(setup.place), data.y.to(setup.place))
-        guest = SerialAgent(setup.task, data, setup.train, 0.0, setup.seed, 0, 0)
+        data = Data(data.x.to(setup.device), data.y.to(setup.device))
+        guest = LocalAgent(setup.task, data, setup.settings.local, 0.0, setup.settings.seed, 0, 0)
         return Newcomer(self, *setup.algorithm.assign(self.server, guest))
 
     def _predict(self, view: State, state: State, x: Any) -> Tensor:
         with torch.no_grad():
             known = self.setup.fed.training.x
-            inputs = as_inputs("x", x).to(self.setup.place, known.dtype)
+            inputs = as_inputs("x", x).to(self.setup.device, known.dtype)
             if inputs.shape[1:] != known.shape[1:]:
                 found, wanted = list(inputs.shape[1:]), list(known.shape[1:])
                 raise InputError(f"x: an example has shape {found}; the model was trained on {wanted}")
@@ -130,20 +128,21 @@ class Result:
 
     def row(self) -> dict[str, Any]:
         """The run as `results.json` has it."""
-        setup, fed = self.setup, self.setup.fed
-        about = {"data": fed.name, "seed": setup.seed, "rounds": setup.rounds, "engine": setup.runner.name}
-        found = scored(self.scores, self.best, self.pi, self.clusters, fed.clusters) | self._noise()
-        found |= {"n": fed.training.sizes.tolist(), "train": asdict(setup.train), "seconds": self.seconds}
-        found |= {"names": list(fed.agents)} if isinstance(fed, Folder) else {}
-        found |= {"precision": "bf16"} if setup.bf16 else {}
-        return described(setup.algorithm) | about | found
+        settings, fed = self.setup.settings, self.setup.fed
+        row = row_of(
+            self.setup.algorithm, settings, fed.name, self.setup.engine.name, self.scores, self.best, self.pi
+        )
+        row |= truth(row["clusters"], fed.clusters) | self._noise()
+        row |= {"n": fed.training.sizes.tolist(), "seconds": self.seconds}
+        row |= {"names": list(fed.agents)} if isinstance(fed, Folder) else {}
+        return row | ({"precision": "bf16"} if self.setup.bf16 else {})
 
     def _noise(self) -> dict[str, Any]:
         """Standard errors and intervals; `faa90` is for many agents."""
         if self.excess_se is None or self.faa_interval is None:
             return {}
         found: dict[str, Any] = {"excess_se": self.excess_se.tolist(), "faa_interval": self.faa_interval._asdict()}
-        if len(self.loss) >= MANY:
+        if len(self.loss) >= MANY_AGENTS:
             found["faa90"] = intervals.middle(self.excess_risk)
             found["faa90_interval"] = intervals.middle_interval(self.excess_risk, self.excess_se)._asdict()
         return found
@@ -187,9 +186,10 @@ class Result:
         mine, its, row = self.setup, other.setup, other.row()
         if row["algorithm"] not in explain.BASES:
             raise InputError(f"explain: give it results of FedAvg and Local, not of {its.algorithm.name}")
-        if mine.seed != its.seed or (mine.fed is not its.fed and mine.fed.fingerprint != its.fed.fingerprint):
-            said = f"{its.algorithm.name} was fitted on {its.fed.name!r} with seed {its.seed}"
-            raise InputError(f"explain: {said}; fit it on this run's federation, with seed = {mine.seed}")
+        seed, same = mine.settings.seed, mine.fed is its.fed or mine.fed.fingerprint == its.fed.fingerprint
+        if seed != its.settings.seed or not same:
+            other_run = f"{its.algorithm.name} was fitted on {its.fed.name!r} with seed {its.settings.seed}"
+            raise InputError(f"explain: {other_run}; fit it on this run's federation, with seed = {seed}")
         at = mine.fed.testing.at
         se = gap_error(Examples(self._example_losses, at), Examples(other._example_losses, at))
         known = {"gap_se": {described(mine.algorithm)["algorithm"]: se.tolist()}}
@@ -229,10 +229,23 @@ def lasting(algorithm: Algorithm) -> dict[str, Any]:
     return {k: v for k, v in described(algorithm)["params"].items() if k not in quiet}
 
 
-def scored(scores: Scores, best: Bayes, pi: Tensor | None, clusters: Tensor, true: Tensor | None) -> dict[str, Any]:
-    """The fairness of a run, and what it was computed from, as `results.json` has it."""
+def row_of(
+    algorithm: Algorithm,
+    settings: Settings,
+    data: str,
+    engine: str,
+    scores: Scores,
+    best: BestLoss,
+    pi: Tensor | None,
+) -> dict[str, Any]:
+    """A row of `results.json`: the fairness of a run, and what it was computed from."""
     loss, acc, risk = scores.loss, scores.acc, metrics.excess_risk(scores.loss, best.loss)
-    return {
+    clusters = clusters_of(algorithm, pi, len(loss)).tolist()
+    return described(algorithm) | {
+        "data": data,
+        "seed": settings.seed,
+        "rounds": settings.T,
+        "engine": engine,
         "avg_acc": None if acc is None else metrics.average(acc),
         "avg_loss": metrics.average(loss),
         "faa": metrics.faa(risk),
@@ -245,19 +258,22 @@ def scored(scores: Scores, best: Bayes, pi: Tensor | None, clusters: Tensor, tru
         "bayes": best.loss.tolist(),
         "bayes_kind": best.kind,
         "pi": None if pi is None else pi.tolist(),
-        "clusters": clusters.tolist(),
-        "true_clusters": None if true is None else true.tolist(),
-        "ari": None if true is None else metrics.adjusted_rand_index(clusters, true),
+        "clusters": clusters,
+        "true_clusters": None,
+        "ari": None,
+        "train": asdict(settings.local),
     }
 
 
-def found_clusters(setup: Setup, server: State, states: State) -> Tensor:
+def truth(clusters: list[int], true: Tensor | None) -> dict[str, Any]:
+    """The true clusters, where they are known, and how well the clusters agree with them."""
+    if true is None:
+        return {}
+    return {"true_clusters": true.tolist(), "ari": metrics.adjusted_rand_index(torch.tensor(clusters), true)}
+
+
+def clusters_of(algorithm: Algorithm, pi: Tensor | None, E: int) -> Tensor:
     """[E]: argmax of the label; without labels all in one cluster, or each alone where models are personal."""
-    return clustered(setup.algorithm, labels(setup.algorithm, server, states, setup.fed.E), setup.fed.E)
-
-
-def clustered(algorithm: Algorithm, pi: Tensor | None, E: int) -> Tensor:
-    """The same from the labels, [E, M], where there are any."""
     if pi is not None:
         return pi.argmax(1)
     return torch.arange(E) if algorithm.personal else torch.zeros(E, dtype=torch.long)

@@ -23,7 +23,7 @@ from focusfl.engines.vectorised.chunk import Chunk
 from focusfl.models.task import Task, Weights
 
 
-class Said(torch.autograd.Function):
+class Predictions(torch.autograd.Function):
     """[C, M, n, classes] predictions, for each pair (e, m) that `only` keeps; 0 for the others."""
 
     @staticmethod
@@ -85,8 +85,8 @@ class Stack:
         return torch.unflatten(task.outputs(take(self.w, m), rows), 0, tuple(x.shape[:2]))
 
 
-class Ask(NamedTuple):
-    """What `sgd` was asked for, but for the tensors."""
+class Request(NamedTuple):
+    """A call of `sgd`, without its tensors."""
 
     task: Task
     chunk: Chunk
@@ -108,11 +108,11 @@ class Sgd(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, ask: Ask, slot: Tensor, only: Tensor, *rest: Tensor) -> Any:
-        C, names = info.batch_size, ask.names
+    def vmap(info: Any, in_dims: Any, request: Request, slot: Tensor, only: Tensor, *rest: Tensor) -> Any:
+        C, names = info.batch_size, request.names
         only, *own = [_spread(v, d, C) for v, d in zip((only, *rest), in_dims[2:], strict=True)]
         w = dict(zip(names, own, strict=False))  # [C, M, ...]
-        extra = dict(zip(ask.extra, own[len(names) :], strict=True))
+        extra = dict(zip(request.extra, own[len(names) :], strict=True))
         e, m = only.nonzero(as_tuple=True)  # the pairs to train, [P] each
         theta = {k: v.clone() for k, v in w.items()}
         if len(e):
@@ -121,25 +121,25 @@ class Sgd(torch.autograd.Function):
             if "strength" in extra:
                 pull = Pull({k: extra[f"to/{k}"][e, m] for k in names}, extra["strength"][e])
             weights = extra["weights"][e, m] if "weights" in extra else None  # [P, n]
-            _descend(ask, pairs, e, pull, weights)
+            _descend(request, pairs, e, pull, weights)
             for k in names:
                 theta[k][e, m] = pairs[k]
         return tuple(theta.values()), (0,) * len(names)
 
 
-def _descend(ask: Ask, model: Weights, e: Tensor, pull: Pull | None, weights: Tensor | None) -> None:
+def _descend(request: Request, model: Weights, e: Tensor, pull: Pull | None, weights: Tensor | None) -> None:
     """K local steps, in place, on P models at once: model [P, ...] on the data of agents e [P]. Eqs. 4-5."""
-    kernel = Mlp.of(ask.task, flat=ask.chunk.source.x.dim() == 2)
-    optimiser = Optimiser(ask.train, ask.lr)
-    for (x, y, mask), rows in ask.chunk.steps(e):
+    kernel = Mlp.of(request.task, flat=request.chunk.source.x.dim() == 2)
+    optimiser = Optimiser(request.train, request.lr)
+    for (x, y, mask), rows in request.chunk.steps(e):
         size = mask.sum(1, keepdim=True)  # [P, 1] examples in this batch; 0: this agent has no such step
         share = mask / size.clamp_min(1)
         if weights is not None:
             share = share * (weights if rows is None else weights.gather(1, rows))
         if kernel is not None:
-            grad = kernel.gradient(model, x, y, share, ask.freeze)
+            grad = kernel.gradient(model, x, y, share, request.freeze)
         else:
-            grad = _gradient(ask.task, model, x, y, share, ask.freeze)
+            grad = _gradient(request.task, model, x, y, share, request.freeze)
         if pull is not None:
             grad = {k: g + _like(pull.strength, g) * (model[k] - pull.to[k]) for k, g in grad.items()}
         idle = (size[:, 0] == 0).nonzero().flatten()

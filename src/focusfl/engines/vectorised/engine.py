@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from focusfl.core import Algorithm, Models, Pull, State, Upload, one_hot
+from focusfl.core import Algorithm, Models, SgdOptions, State, Upload, one_hot
 from focusfl.core.train import Train
 from focusfl.core.tree import Total, put, take, tree_map
 from focusfl.data.federation import Federation
 from focusfl.engines import plan
-from focusfl.engines.base import Answers, Engine, Scores
-from focusfl.engines.vectorised.batched import Ask, Losses, Said, Sgd
+from focusfl.engines.base import Engine, Replies, Scores
+from focusfl.engines.vectorised.batched import Losses, Predictions, Request, Sgd
 from focusfl.engines.vectorised.chunk import Chunk, chunk_size
 from focusfl.models.task import Task
 from focusfl.util.errors import InputError
@@ -31,7 +30,7 @@ class Vectorised(Engine):
         refuse_moody(task)
         super().__init__(task, fed, train, rounds, seed)
 
-    def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: plan.Ints) -> Answers:
+    def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: plan.Ints) -> Replies:
         total, rows = Total(), []
         lr = self.train.lr_at(t, self.rounds)
         for agents in np.array_split(cohort, -(-len(cohort) // self.size(algorithm, server))):
@@ -47,30 +46,28 @@ class Vectorised(Engine):
             put(states, index, state)
             total.add(upload.add, stacked=True)
             rows.append(upload.each)
-        return Answers(total.result(), tree_map(lambda *vs: torch.cat(vs), *rows), cohort)
+        return Replies(total.result(), tree_map(lambda *vs: torch.cat(vs), *rows), cohort)
 
     @torch.no_grad()
     def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
-        loss, right = [], []
+        losses, correct = [], []
         E = self.fed.E
         for agents in np.array_split(np.arange(E), -(-E // self.size(algorithm, server))):
-            chunk = Chunk.testing(self.fed, agents)
 
-            def one(state: State, e: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+            def one(state: State, e: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
                 def h(w: Models, only: Tensor | None = None) -> Tensor:
                     only = torch.ones(len(next(iter(w.values()))), dtype=torch.bool) if only is None else only
-                    out: Tensor = Said.apply(self.task, list(w), x, only, *w.values())  # type: ignore[no-untyped-call]
+                    out: Tensor = Predictions.apply(self.task, list(w), x, only, *w.values())  # type: ignore[no-untyped-call]
                     return out
 
-                score = self.task.score(algorithm.predict(algorithm.downlink(server, e), state, h), y)
-                return (score.loss * mask).sum() / mask.sum(), (score.right * mask).sum() / mask.sum()
+                return self.task.score(algorithm.predict(algorithm.downlink(server, e), state, h), y)
 
-            x, y, mask = chunk.everything()
+            x, y, mask = Chunk.testing(self.fed, agents).everything()
             index = torch.from_numpy(agents)
-            a, b = vmap(one)(take(states, index), index, x, y, mask)
-            loss.append(a)
-            right.append(b)
-        return Scores(torch.cat(loss), None if self.task.classes is None else torch.cat(right))
+            loss, right = vmap(one)(take(states, index), index, x, y)
+            losses.append(loss[mask > 0])  # without the padding, agent after agent
+            correct.append(right[mask > 0])
+        return Scores.of_examples(torch.cat(losses), torch.cat(correct), self.fed.testing.at, self.task.classes)
 
     @property
     def at_once(self) -> int:
@@ -113,22 +110,16 @@ class VmapAgent:
         """This agent's row of what the chunk holds."""
         return v.index_select(0, self.slot.reshape(1).to(v.device)).squeeze(0)
 
-    def sgd(
-        self,
-        w: Models,
-        pull: Pull | None = None,
-        only: Tensor | None = None,
-        weights: Tensor | None = None,
-        freeze: Collection[str] = (),
-    ) -> Models:
+    def sgd(self, w: Models, **options: Unpack[SgdOptions]) -> Models:
         names, M = list(w), len(next(iter(w.values())))
+        only, pull, weights = options.get("only"), options.get("pull"), options.get("weights")
         only = torch.ones(M, dtype=torch.bool) if only is None else only
         extra = {} if weights is None else {"weights": weights}
         if pull is not None:
             extra["strength"] = torch.as_tensor(pull.strength, device=self.n.device)
             extra |= {f"to/{k}": pull.to[k] for k in names}
-        ask = Ask(self.task, self.chunk, self.train, self.lr, names, list(extra), freeze)
-        theta = Sgd.apply(ask, self.slot, only, *w.values(), *extra.values())  # type: ignore[no-untyped-call]
+        request = Request(self.task, self.chunk, self.train, self.lr, names, list(extra), options.get("freeze", ()))
+        theta = Sgd.apply(request, self.slot, only, *w.values(), *extra.values())  # type: ignore[no-untyped-call]
         return dict(zip(names, theta, strict=True))
 
 

@@ -13,7 +13,8 @@ from focusfl.core import Algorithm, Data
 from focusfl.core.train import Train
 from focusfl.data.check import as_data, check_agents
 from focusfl.flower.protocol.node import Job, client
-from focusfl.run.training import Model
+from focusfl.run.settings import Settings
+from focusfl.run.setup import Model
 
 Load = Callable[[Context], tuple[Any, Any]]
 """(x, y) to train on and (x, y) to test on, of the node whose context it is: arrays or tensors."""
@@ -30,19 +31,22 @@ def client_app(
 ) -> ClientApp:
     """The ClientApp. Server and nodes must be given the same algorithm, model and training options.
 
-    model    a function that makes the network (called under the run's seed), or a torch.nn.Module
-    load     is called for every message, with Flower's context: `context.node_config` says which node this is.
-             What it raises is logged at the node alone
-    classes  how many; None: regression
-    secure   uploads go out masked: the server sees only their sum (docs/secure-sums.md)
+    Args:
+        algorithm: The method.
+        model: A function that makes the network (called under the run's seed), or a torch.nn.Module.
+        load: Loads the node's data, once per run; it gets Flower's context, and `context.node_config` says
+            which node this is. What it raises is logged at the node only.
+        classes: Number of classes; None for regression.
+        train: Options of local training.
+        secure: Uploads are masked: the server sees only their sum (docs/secure-sums.md).
     """
-    chosen = train or Train()
+    settings = Settings(train=train or Train(), secure=secure)
 
-    def job(context: Context) -> Job:
+    def make_job(context: Context) -> Job:
         training, testing = checked_pair(load(context), classes)
-        return Job(algorithm, model, chosen, training, testing, classes, secure=secure)
+        return Job(algorithm, model, settings, training, testing, classes)
 
-    return client(job)
+    return client(make_job)
 
 
 def checked_pair(pair: tuple[Any, Any], classes: int | None) -> tuple[Data, Data]:

@@ -7,7 +7,7 @@ run names, as in a simulation. docs/flower.md lists the keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,15 @@ from torch import nn
 
 from focusfl import models
 from focusfl.core import Algorithm
-from focusfl.core.train import Train
 from focusfl.data.federation import Federation, Recipe
 from focusfl.data.own.node import own
 from focusfl.flower.apps.client import checked_pair
-from focusfl.flower.apps.run import Run
 from focusfl.flower.apps.server import server_app
+from focusfl.flower.deployment import Deployment
 from focusfl.flower.protocol.node import Job, client, number
 from focusfl.flower.protocol.wire import Refused
 from focusfl.run.experiment import Experiment
+from focusfl.run.settings import Settings
 from focusfl.util.errors import InputError, nearest, require
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -32,71 +32,73 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "linear": models.linear,
     "resnet18": models.resnet18,
 }
-OURS: dict[str, Any] = {
+SETTINGS = ("seed", "fraction", "minimum", "timeout", "wait", "eval-every", "secure")  # as Settings defines them
+KEYS: dict[str, Any] = {
     "algorithm": "focus",
     "agents": 0,
     "rounds": 0,
-    "seed": 0,
-    "fraction": 1.0,
     "model": "",
     "classes": 0,
     "labels": "",
     "label": "label",
     "text": "text",
     "test": 0.2,
-    "minimum": 1,
-    "timeout": 3600.0,
-    "wait": 300.0,
-    "eval-every": 1,
     "best": "agent",
     "out": "",
     "resume": False,
-    "secure": False,
-}
-"""Keys of the run configuration and what they are by default; 0 and "" mean: as the data has it."""
+} | {key: getattr(Settings(), key.replace("-", "_")) for key in SETTINGS}
+"""Keys of the run configuration and their defaults; 0 and "" mean: as the data has it."""
 
 
-class Settings:
+class RunConfig:
     """A run configuration, checked. Options of data, training and methods: `data.name`, `train.lr`, `focus.M`."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         for key in {k.partition(".")[0] for k in config} & {"joins", "leaves"}:
-            raise InputError(f"{key}: here the nodes that are connected take part; start and stop nodes instead")
+            raise InputError(f"{key}: the connected nodes take part in this run; start and stop nodes instead")
         self.flat = {k: v for k, v in config.items() if "." not in k}
-        for key in self.flat.keys() - OURS.keys():
-            raise InputError(f"{key}: {nearest(key, OURS)}")
-        nested: dict[str, dict[str, Any]] = {"data": {}}
+        for key in self.flat.keys() - KEYS.keys():
+            raise InputError(f"{key}: {nearest(key, KEYS)}")
+        tables: dict[str, dict[str, Any]] = {"data": {}}
         for key, value in config.items():
             if "." in key:
                 table, _, option = key.partition(".")
-                nested.setdefault(table, {})[option] = value
-        self.named = bool(nested["data"].get("name"))
-        if not self.named and any(k != "name" for k in nested["data"]):
-            raise InputError("data.name: options of the data are set, but not which data")
+                tables.setdefault(table, {})[option] = value
+        self.named = bool(tables["data"].get("name"))
+        if not self.named and any(k != "name" for k in tables["data"]):
+            raise InputError("data.name: options of the data are set, but data.name does not say which data")
         if not self.named:  # every node has data of its own
-            nested["data"] = {"name": "folder", "path": "."}
-        raw = {**nested, "algorithms": [str(self["algorithm"])], "seeds": [int(self["seed"])]}
+            tables["data"] = {"name": "folder", "path": "."}
+        raw = {**tables, "algorithms": [str(self["algorithm"])], "seeds": [int(self["seed"])]}
         self.experiment = Experiment.parse(raw, "run configuration")
 
     def __getitem__(self, key: str) -> Any:
-        usual, value = OURS[key], self.flat.get(key, OURS[key])
-        if isinstance(usual, bool) != isinstance(value, bool):
-            raise InputError(f"{key} = {value!r}: expected {'true or false' if usual is False else 'a value'}")
+        default, value = KEYS[key], self.flat.get(key, KEYS[key])
+        if isinstance(default, bool) != isinstance(value, bool):
+            raise InputError(f"{key} = {value!r}: expected {'true or false' if default is False else 'a value'}")
         try:
-            found = type(usual)(value)
+            typed = type(default)(value)
         except ValueError as error:
             raise InputError(f"{key} = {value!r}: expected a number") from error
-        if isinstance(usual, int) and found != value:
+        if isinstance(default, int) and typed != value:
             raise InputError(f"{key} = {value!r}: expected a whole number")
-        return found
+        return typed
 
-    @property
+    @cached_property
     def fed(self) -> Federation | None:
+        """The data set that the run names; None: every node has data of its own."""
         return _federation(self.experiment.model_dump_json(), self["seed"]) if self.named else None
 
     @property
     def recipe(self) -> Recipe:
         return Recipe() if self.fed is None else self.fed.recipe
+
+    @cached_property
+    def settings(self) -> Settings:
+        """All options of the run."""
+        options = {key.replace("-", "_"): self[key] for key in SETTINGS}
+        train, rounds = self.experiment.train_options(self.recipe.train), self["rounds"] or self.recipe.rounds
+        return Settings(rounds=rounds, train=train, bayes=self["best"], **options)
 
     @property
     def model(self) -> Callable[[], nn.Module]:
@@ -107,17 +109,13 @@ class Settings:
         return self.recipe.model
 
     @property
-    def train(self) -> Train:
-        return self.experiment.train_options(self.recipe.train)
-
-    @property
     def classes(self) -> int | None:
         if self.fed is not None:
             return self.fed.classes
-        said = self["classes"] or len(self.labels) or None
-        if self.labels and said != len(self.labels):
-            raise InputError(f"classes = {said}, but labels names {len(self.labels)}: say one of them")
-        return said
+        classes = self["classes"] or len(self.labels) or None
+        if self.labels and classes != len(self.labels):
+            raise InputError(f"classes = {classes}, but labels has {len(self.labels)} names: set only one of them")
+        return classes
 
     @property
     def labels(self) -> list[str]:
@@ -126,12 +124,13 @@ class Settings:
     @property
     def algorithm(self) -> Algorithm:
         true = None if self.fed is None else self.fed.clusters
-        found = self.experiment.algorithm(self["algorithm"], None if true is None else int(true.max()) + 1)
-        if found.first() is not None:
-            raise InputError(f"{found.name} needs the clusters of another run: it cannot be deployed")
-        return found
+        algorithm = self.experiment.algorithm(self["algorithm"], None if true is None else int(true.max()) + 1)
+        if algorithm.prerequisite() is not None:
+            raise InputError(f"{algorithm.name} needs the clusters of another run: it cannot be deployed")
+        return algorithm
 
     def job(self, context: Context) -> Job:
+        """A node's job."""
         e, columns, classes = number(context), "", self.classes
         if "data" in context.node_config:
             place, names = str(context.node_config["data"]), (self["label"], self["text"])
@@ -141,30 +140,22 @@ class Settings:
             pair = self.fed.train(e), self.fed.test(e)
         else:
             raise Refused(f"agent {e} has no data: name its folder with --node-config 'data=\"...\"'")
-        pair = checked_pair(pair, classes)
-        shared = self.algorithm, self.model, self.train
-        return Job(*shared, *pair, classes, secure=self["secure"], columns=columns)
+        training, testing = checked_pair(pair, classes)
+        return Job(self.algorithm, self.model, self.settings, training, testing, classes, columns=columns)
 
-    def run(self) -> Run:
+    def deployment(self) -> Deployment:
+        """What the server runs."""
         require("test", self["test"], 0 < self["test"] < 1, "a share between 0 and 1")
-        return Run(
+        agents = self["agents"] or (self.fed.E if self.fed is not None else 0)
+        return Deployment.of(
             self.algorithm,
             self.model,
-            self["agents"] or (self.fed.E if self.fed is not None else 0),
-            self["rounds"] or self.recipe.rounds,
+            agents,
             self.classes,
-            self.train,
-            self["seed"],
-            self["fraction"],
-            self["minimum"],
-            self["timeout"],
-            self["wait"],
-            self["eval-every"],
-            self["best"],
-            Path(self["out"]).expanduser() if self["out"] else None,
-            self["resume"],
-            self.fed.name if self.fed is not None else "federation",
-            self["secure"],
+            settings=self.settings,
+            out=Path(self["out"]).expanduser() if self["out"] else None,
+            resume=self["resume"],
+            name=self.fed.name if self.fed is not None else "federation",
         )
 
 
@@ -188,5 +179,5 @@ def _federation(experiment: str, seed: int) -> Federation:
     return Experiment.model_validate_json(experiment).federation(seed)
 
 
-app = client(lambda context: Settings(context.run_config).job(context))
-server = server_app(lambda context: Settings(context.run_config).run())
+app = client(lambda context: RunConfig(context.run_config).job(context))
+server = server_app(lambda context: RunConfig(context.run_config).deployment())

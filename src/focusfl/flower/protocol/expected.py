@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from focusfl.core import Algorithm, Models, Pull, State, Upload
+from focusfl.core import Algorithm, Models, SgdOptions, State, Upload
 from focusfl.models.task import Task
 
 
-class Nobody:
+class EmptyAgent:
     """core.Agent with one example that costs nothing; training leaves the models as they are."""
 
     def __init__(self, task: Task, lr: float) -> None:
@@ -20,7 +20,7 @@ class Nobody:
         self.n = torch.tensor(1.0)
 
     def losses(self, w: Models, rough: Tensor | None = None) -> Tensor:
-        return self.mean(self.example_losses(w))
+        return torch.zeros(len(next(iter(w.values()))))
 
     def example_losses(self, w: Models) -> Tensor:
         return torch.zeros(len(next(iter(w.values()))), 1)
@@ -31,18 +31,11 @@ class Nobody:
     def class_counts(self) -> Tensor:
         return torch.zeros(self.classes or 0)
 
-    def sgd(
-        self,
-        w: Models,
-        pull: Pull | None = None,
-        only: Tensor | None = None,
-        weights: Tensor | None = None,
-        freeze: Collection[str] = (),
-    ) -> Models:
-        return dict(w)  # the algorithm may use its answer up
+    def sgd(self, w: Models, **options: Unpack[SgdOptions]) -> Models:
+        return dict(w)  # the caller may change it
 
 
 def expected(algorithm: Algorithm, server: State, task: Task, lr: float) -> tuple[State, Upload]:
     """An agent's new state and its upload: names, shapes and types are right, the numbers are not."""
     view = algorithm.downlink(server, torch.tensor(0))
-    return algorithm.local(view, algorithm.enroll(server), Nobody(task, lr))
+    return algorithm.local(view, algorithm.enroll(server), EmptyAgent(task, lr))

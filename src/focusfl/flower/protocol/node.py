@@ -1,59 +1,73 @@
-"""A node's side: one agent, its own data, its own state. Only what `local` and `evaluate` answer leaves it."""
+"""A node: answers the server's messages with its own data. What is in no reply never leaves it.
+
+enroll     says which agent it is, and takes its first state
+train      the K local steps of a round; in a secure run in four stages, and the upload is masked
+evaluate   numbers alone: loss, accuracy, its label
+best       the loss it would reach alone
+"""
 
 from __future__ import annotations
 
 import logging
+import uuid
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from torch import nn
 
 from focusfl.algorithms.local import Local
 from focusfl.core import Algorithm, Data, State, Upload
-from focusfl.core.train import Train
 from focusfl.core.tree import tree_map
-from focusfl.engines.serial import SerialAgent, predictor
+from focusfl.engines import Scores
+from focusfl.engines.one_agent import LocalAgent, score
+from focusfl.flower.protocol import secure_round
 from focusfl.flower.protocol.memory import Memory
-from focusfl.flower.protocol.roll import agreed
+from focusfl.flower.protocol.roster import agreement
 from focusfl.flower.protocol.wire import Refused, to_arrays, to_tree
-from focusfl.flower.secure_sums import rounds as secure
-from focusfl.models.task import Fresh, Task
+from focusfl.models.task import Fresh, Score, Task
+from focusfl.run.settings import Settings
+from focusfl.run.setup import Model
 from focusfl.util.errors import InputError
 
-SAY = logging.getLogger("focusfl")
+LOGGER = logging.getLogger("focusfl")
 STAGES = ("keys", "shares", "masked", "reveal")  # of a secure sum
+MAX_JOBS = 32  # in one process: a simulation's worker plays many nodes
+_JOBS: OrderedDict[tuple[str, int, int], Job] = OrderedDict()  # by app, run and agent
 
 
-class Lost(Refused):
-    """The method's first state must come from the server again."""
+class LostState(Refused):
+    """The agent's first state must come from the server again."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a node needs to know besides its messages."""
+    """What a node needs to know besides its messages. It is made once per run."""
 
     algorithm: Algorithm
-    model: nn.Module | Callable[[], nn.Module]
-    train: Train
+    model: Model
+    settings: Settings  # of these, the options of local training and `secure`
     training: Data
     testing: Data
     classes: int | None
-    open: bool = False  # in a simulation: shows its state and takes it back, so that a run can be resumed
-    secure: bool = False  # its upload goes out masked or not at all, and its label stays here
+    simulated: bool = False  # it shows its state and its losses, and takes its state back, so that a run can resume
     columns: str = ""  # digest of the names of a table's columns, which all nodes must have in common
 
 
-def client(job_of: Callable[[Context], Job]) -> ClientApp:
-    """The ClientApp. `job_of` is called for every message."""
-    app = ClientApp()
+def client(make_job: Callable[[Context], Job]) -> ClientApp:
+    """The ClientApp. `make_job` is called once per run and process."""
+    app, name = ClientApp(), uuid.uuid4().hex
 
     def node(message: Message, context: Context) -> Node:
-        number(context)  # first, so that a node without one is told so
-        return Node(_quietly(job_of, context), message, context)
+        key = name, context.run_id, number(context)  # a node without a number is told so first
+        if key not in _JOBS:
+            _JOBS[key] = _quietly(make_job, context)
+            while len(_JOBS) > MAX_JOBS:
+                _JOBS.popitem(last=False)
+        return Node(_JOBS[key], message, context)
 
     @app.query("enroll")
     def _(message: Message, context: Context) -> Message:
@@ -80,15 +94,15 @@ def client(job_of: Callable[[Context], Job]) -> ClientApp:
     return app
 
 
-def _quietly(job_of: Callable[[Context], Job], context: Context) -> Job:
-    """Flower sends the server what a ClientApp raises, and a message about data may quote a cell or a label: it
-    stays in this node's log."""
+def _quietly(make_job: Callable[[Context], Job], context: Context) -> Job:
+    """Flower sends the server what a ClientApp raises, and a message about data may quote a cell or a label: so it
+    goes to this node's log only."""
     try:
-        return job_of(context)
-    except Refused:  # our own words
+        return make_job(context)
+    except Refused:  # it says nothing about the data
         raise
     except Exception:
-        SAY.exception("this node's data cannot be used")
+        LOGGER.exception("this node's data cannot be used")
     raise Refused("this node's data cannot be used; its own log says why")
 
 
@@ -96,84 +110,79 @@ class Node:
     """One message at one node."""
 
     def __init__(self, job: Job, message: Message, context: Context) -> None:
-        self.job, self.content = job, message.content
+        self.job, self.content, self.e = job, message.content, number(context)
         ask = self.content.config_records["ask"]
-        self.key, self.t, self.rounds, self.seed = (
-            str(ask["key"]),
-            int(str(ask["t"])),
-            int(str(ask["rounds"])),
-            int(str(ask["seed"])),
-        )
+        self.t, self.rounds, self.seed = (int(str(ask[name])) for name in ("t", "rounds", "seed"))
         self.begin = bool(ask.get("begin", False))
-        self.e = number(context)
-        self.memory = Memory(context, self.key)
+        self.memory = Memory(context, str(ask["key"]))
         self.task = Task(Fresh(job.model, self.seed).network(), job.classes)
-        if job.open and "state" in self.content:
+        if job.simulated and "state" in self.content:
             self.memory.keep(-1, {}, to_tree(self.content, "state"))
 
     def enroll(self) -> RecordDict:
-        """Take the first state, unless this run is remembered here; say who this is."""
-        self.task.check(self.job.training.x)  # else training fails on a label, and torch's message says which
-        known = self.memory.recall(self.t)
-        if self.begin or known is None:
-            self.memory.keep(self.t - 1, {}, to_tree(self.content, "state"))
+        """Take the first state, unless this run is remembered here; say which agent this is."""
         job = self.job
-        said: dict[str, Any] = {"agent": self.e, "n": len(job.training.y)}
-        said |= {"job": agreed(job.algorithm, job.train, job.secure), "columns": job.columns}
-        said |= {"classes": -1 if job.classes is None else job.classes, "anew": self.begin or known is None}
-        return RecordDict({"hello": ConfigRecord(said)})
+        self.task.check(job.training.x)  # else training fails on a label, and torch's message says which
+        starts_over = self.begin or self.memory.recall(self.t) is None
+        if starts_over:
+            self.memory.keep(self.t - 1, {}, to_tree(self.content, "state"))
+        hello: dict[str, Any] = {"agent": self.e, "n": len(job.training.y), "columns": job.columns}
+        hello |= {"job": agreement(job.algorithm, job.settings), "anew": starts_over}
+        return RecordDict({"hello": ConfigRecord(hello | {"classes": -1 if job.classes is None else job.classes})})
 
     def train(self) -> RecordDict:
-        """The K local steps of round t, in the open."""
-        if self.job.secure:
-            raise Refused("this node's run is secure: its upload goes out masked or not at all")
+        """The K local steps of round t, not masked."""
+        if self.job.settings.secure:
+            raise Refused("this node's run is secure: it sends its upload masked or not at all")
         try:
             new, upload = self._local()
-        except Lost:
-            return RecordDict({"lost": ConfigRecord()})  # the server will enrol it again
+        except LostState:
+            return RecordDict({"lost": ConfigRecord()})  # the server will enroll it again
         reply = RecordDict({"add": to_arrays(upload.add), "each": to_arrays(upload.each)})
-        if self.job.open:
+        if self.job.simulated:
             reply["state"] = to_arrays(new)
         return reply
 
     def masked(self, stage: str, context: Context) -> RecordDict:
         """A stage of a secure sum; the K local steps belong to the third."""
         upload = self._local()[1] if stage == "masked" else None
-        return secure.answer(stage, self.e, self.content, context, None if upload is None else upload.add)
+        return secure_round.reply(stage, self.e, self.content, context, None if upload is None else upload.add)
 
     def _local(self) -> tuple[State, Upload]:
         """Eqs. 4-5, 8."""
         last = self.memory.t
         if last is not None and last > self.t:
             raise Refused(f"this node has done round {last + 1} and does not go back to {self.t + 1}")
-        view, job = to_tree(self.content, "view"), self.job
+        view = to_tree(self.content, "view")
         state = self._state(view)
-        new, upload = job.algorithm.local(view, state, self._agent())
+        new, upload = self.job.algorithm.local(view, state, self._agent(self.t))
         new = tree_map(lambda v: v.detach(), new)
         self.memory.keep(self.t, state, new)
         return new, upload
 
-    @torch.no_grad()
     def evaluate(self) -> RecordDict:
         """Numbers alone: loss and accuracy on this node's test data, and its label where the method has one."""
         view, job = to_tree(self.content, "view"), self.job
         state = self._state(view)
-        p = job.algorithm.predict(view, state, predictor(self.task, job.testing.x))
-        return self._scores(p, None if job.secure else job.algorithm.label(view, state))
+        found = score(job.algorithm, view, state, self.task, job.testing)
+        label = None if job.settings.secure else job.algorithm.label(view, state)
+        reply = self._reply(found, label)
+        if job.simulated:
+            reply["examples"] = ArrayRecord(OrderedDict(loss=Array(found.loss.numpy())))
+        return reply
 
-    @torch.no_grad()
     def best(self) -> RecordDict:
         """The loss that this node alone would reach with its own data: what its excess risk is measured against."""
         alone = Local()
         state: State = alone.start(Fresh(self.job.model, self.seed), 1)
         for t in range(self.rounds):
             state, _ = alone.local({}, state, self._agent(t))
-        return self._scores(alone.predict({}, state, predictor(self.task, self.job.testing.x)), None)
+        return self._reply(score(alone, {}, state, self.task, self.job.testing), None)
 
-    def _agent(self, t: int | None = None) -> SerialAgent:
-        t, train = self.t if t is None else t, self.job.train
+    def _agent(self, t: int) -> LocalAgent:
+        train = self.job.settings.local
         lr = train.lr_at(t, self.rounds)
-        return SerialAgent(self.task, self.job.training, train, lr, self.seed, t, self.e)
+        return LocalAgent(self.task, self.job.training, train, lr, self.seed, t, self.e)
 
     def _state(self, view: State) -> State:
         """What it remembers. After a restart: a first state; FOCUS labels it from its own data at once."""
@@ -183,16 +192,17 @@ class Node:
         try:
             return self.job.algorithm.enroll(view)
         except KeyError as error:  # the method's first state is not in what agents receive
-            raise Lost("this node has lost its state and must be enrolled again") from error
+            raise LostState("this node has lost its state and must be enrolled again") from error
 
-    def _scores(self, p: torch.Tensor, label: torch.Tensor | None) -> RecordDict:
-        score = self.task.score(p, self.job.testing.y)
-        found: dict[str, Any] = {"loss": float(score.loss.mean()), "n": len(self.job.testing.y)}
-        if self.job.classes is not None:
-            found["acc"] = float(score.right.mean())
+    def _reply(self, found: Score, label: torch.Tensor | None) -> RecordDict:
+        n = len(found.loss)
+        means = Scores.of_examples(*found, torch.tensor([0, n]), self.job.classes)
+        record: dict[str, Any] = {"loss": float(means.loss), "n": n}
+        if means.acc is not None:
+            record["acc"] = float(means.acc)
         if label is not None:
-            found["label"] = [float(v) for v in label]
-        return RecordDict({"scores": MetricRecord(found)})
+            record["label"] = [float(v) for v in label]
+        return RecordDict({"scores": MetricRecord(record)})
 
 
 def number(context: Context) -> int:

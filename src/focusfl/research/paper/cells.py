@@ -21,12 +21,12 @@ import torch
 
 from focusfl.core import Algorithm
 from focusfl.data import DATA
-from focusfl.run import history
+from focusfl.run import history, results
 from focusfl.run.best_loss import Surrogates
 from focusfl.run.experiment import Experiment
 from focusfl.run.fit import train_and_judge
 from focusfl.run.result import lasting
-from focusfl.run.training import Setup
+from focusfl.run.setup import Setup
 from focusfl.util import files
 from focusfl.util.errors import CannotRun
 from focusfl.util.machine import describe
@@ -57,19 +57,20 @@ class Cell:
         data = {p.name: p.default for p in defaults if p.default is not p.empty} | options
         data["seed"] = options.get("seed", self.seed)
         algorithm = self.algorithm
-        precision = None if e.precision == "float32" else e.precision
-        later = {"joins": e.joins, "leaves": e.leaves, "precision": precision}  # older cells knew none of them
+        s = e.settings
+        precision = None if s.precision == "float32" else s.precision
+        later = {"joins": s.joins, "leaves": s.leaves, "precision": precision}  # older cells knew none of them
         return {
             "algorithm": type(algorithm).__name__.lower(),
             "params": lasting(algorithm),
             "data": {"name": e.data["name"], **data},
             "shift": e.shift,
             "train": e.train,
-            "rounds": e.rounds,
+            "rounds": s.rounds,
             "seed": self.seed,
-            "fraction": e.fraction,
-            "bayes": e.bayes,
-            "eval_every": e.eval_every,
+            "fraction": s.fraction,
+            "bayes": s.bayes,
+            "eval_every": s.eval_every,
             **{k: v for k, v in later.items() if v},
         }
 
@@ -81,14 +82,14 @@ class Cell:
     @cached_property
     def fast(self) -> Cell:
         """The same in bfloat16: what may stand in for it."""
-        return replace(self, experiment=self.experiment.model_copy(update={"precision": "bf16"}))
+        return replace(self, experiment=self.experiment.with_settings(precision="bf16"))
 
     @property
     def first(self) -> Cell | None:
-        """The cell whose clusters its method builds on (core.Algorithm.first)."""
-        first = self.algorithm.first()
-        exact = self.experiment.model_copy(update={"precision": "float32"})
-        return None if first is None else replace(self, experiment=exact, instead=first)
+        """The cell whose clusters its method builds on (core.Algorithm.prerequisite)."""
+        needed = self.algorithm.prerequisite()
+        exact = self.experiment.with_settings(precision="float32")
+        return None if needed is None else replace(self, experiment=exact, instead=needed.algorithm)
 
     def folder(self, cells: Path) -> Path:
         return cells / self.key
@@ -133,14 +134,11 @@ class Cell:
             if isinstance(setup, CannotRun):
                 raise setup
             assert isinstance(setup, Setup)
-            if clusters is not None:
-                setup = replace(setup, algorithm=setup.algorithm.given(torch.tensor(clusters)))
+            if clusters is not None and (needed := setup.algorithm.prerequisite()) is not None:
+                setup = setup.changed(needed.with_clusters(torch.tensor(clusters)))
             surrogates = Surrogates(cells / "surrogates", wait=False)
             with Bars(False) as bars:
-                options = {"resume": True, "eval_every": e.eval_every, "checkpoint_every": e.checkpoint_every}
-                result = train_and_judge(setup, bars, surrogates, e.bayes, folder, stop=stop, **options)  # type: ignore[arg-type]
-            rows = history.read(folder)
-            more = {"rounds_to": history.rounds_to(rows, GOALS), "history": history.thin(rows), "key": self.key}
-            more["made"] = describe()
-            files.write_json(folder / "result.json", {"method": self.method} | result.row() | more)
+                result = train_and_judge(setup, bars, surrogates, folder, stop=stop)
+            more = {"history": history.thin(history.read(folder)), "key": self.key, "made": describe()}
+            results.write_row(folder, {"method": self.method} | result.row() | more, GOALS)
             return True

@@ -173,7 +173,7 @@ def _turn(place: tuple[Part, Cell]) -> int:
 
 
 def _length(cell: Cell) -> int:
-    return cell.experiment.rounds or 1
+    return cell.experiment.settings.rounds or 1
 
 
 def _failure(cell: Cell, cells: Path) -> str | None:

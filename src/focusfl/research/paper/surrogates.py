@@ -11,7 +11,7 @@ other test data  our surrogates, on test data drawn anew from the agent's cluste
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from focusfl.research.paper.cells import Cell
 from focusfl.research.paper.keeping import cells_of, row_of
 from focusfl.research.paper.reproduction import Part, Reproduction, load
 from focusfl.run.best_loss import Surrogates
-from focusfl.run.training import Round, Setup
+from focusfl.run.loop import Round
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError
 
 Row = dict[str, Any]
@@ -52,7 +53,7 @@ def against_others(
     if not runs:
         raise InputError(f"{one.name}: none of its tables has been computed: focusfl reproduce {tables[0]} first")
     parts = {(_setting(part), cell.seed): part for _, part, cell, _ in runs}
-    total, done = sum((part.experiment.rounds or 1) + sum(epochs) for part in parts.values()), 0
+    total, done = sum((part.experiment.settings.rounds or 1) + sum(epochs) for part in parts.values()), 0
 
     def step(_: Round) -> None:
         nonlocal done
@@ -76,12 +77,12 @@ def others(
     setup: Setup, train: Train, epochs: list[int], surrogates: Surrogates, watch: Callable[[Round], None]
 ) -> Others:
     """Trains what is not there yet."""
-    fed, best = setup.fed, surrogates.best(setup, "true", watch=watch)
+    fed, best = setup.fed, surrogates.best(setup.changed(bayes="true"), watch=watch)
     if best.examples is None:
         why = "kept by an older version, without the losses of single examples"
         raise InputError(f"{surrogates.folder}: {why}; delete the folder and run this again")
-    more = [replace(setup, train=train, rounds=N) for N in epochs]
-    return Others([surrogates.best(s, "true", watch=watch).loss for s in more], drawn_anew(best.examples, fed))
+    more = [setup.changed(bayes="true", train=train, rounds=N) for N in epochs]
+    return Others([surrogates.best(s, watch=watch).loss for s in more], drawn_anew(best.examples, fed))
 
 
 def drawn_anew(losses: Tensor, fed: Federation, draws: int = DRAWS) -> Tensor:
@@ -121,12 +122,12 @@ def _runs(one: Reproduction, known: dict[str, Row], cells: Path) -> Iterator[tup
 def _setting(part: Part) -> str:
     """What best losses depend on, beside the seed."""
     e = part.experiment
-    return repr((e.data, e.shift, e.train, e.rounds))
+    return repr((e.data, e.shift, e.train, e.settings.rounds))
 
 
 def _setup(part: Part, seed: int, precision: str) -> Setup:
     """Of any method: a surrogate is the same for all."""
-    experiment = part.experiment.model_copy(update={"algorithms": ["fedavg"], "precision": precision})
+    experiment = part.experiment.model_copy(update={"algorithms": ["fedavg"]}).with_settings(precision=precision)
     setup = experiment.setups(seed)["fedavg"]
     assert isinstance(setup, Setup)
     return setup

@@ -14,7 +14,7 @@ from focusfl.algorithms.focus.focus import Focus
 from focusfl.data.sets.mnist import rotated_mnist
 from focusfl.engines import plan
 from focusfl.fairness import metrics
-from focusfl.run.training import Setup
+from focusfl.run.setup import Setup
 
 Row = dict[str, Any]
 Watch = Callable[[int, int], None]
@@ -31,8 +31,8 @@ def runtime(n: int | None, repeats: int, watch: Watch = lambda done, total: None
     setups = {}
     for name, kind in ALGORITHMS.items():
         algorithm = Focus(M=3, init="tied") if kind is Focus else kind()  # the split's first rounds have one model
-        if algorithm.first() is not None:
-            algorithm = algorithm.given(fed.clusters)
+        if (needed := algorithm.prerequisite()) is not None:
+            algorithm = needed.with_clusters(fed.clusters)
         setups[name] = Setup.of(algorithm, fed, engine="serial")
     states = {name: setup.start() for name, setup in setups.items()}
     setups[SETTLED], (server, agents) = setups["focus"], setups["focus"].start()
@@ -55,10 +55,10 @@ def runtime(n: int | None, repeats: int, watch: Watch = lambda done, total: None
 def _round_and_prediction(setup: Setup, server: Any, agents: Any, t: int) -> tuple[float, float]:
     cohort = plan.cohort(0, t, setup.fed.E, 1.0)
     clock = time.perf_counter()
-    upload = setup.runner.round(setup.algorithm, server, agents, t, cohort)
+    upload = setup.engine.round(setup.algorithm, server, agents, t, cohort)
     setup.algorithm.aggregate(server, upload.add, upload.each, torch.from_numpy(cohort))
     middle = time.perf_counter()
-    setup.runner.evaluate(setup.algorithm, server, agents)
+    setup.engine.evaluate(setup.algorithm, server, agents)
     return middle - clock, time.perf_counter() - middle
 
 

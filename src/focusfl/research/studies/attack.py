@@ -6,48 +6,25 @@ down    the method's own, and {"factor": []} of this agent
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, Pull, State, Upload, row
+from focusfl.core import Agent, Models, SgdOptions, State, Upload, Wrapper, row
 from focusfl.core.tree import tree_map
 
 
 @dataclass(frozen=True)
-class Attacked(Algorithm):
+class Attacked(Wrapper):
     """A method whose agents' local training is bent: it ends at w + factor_e (theta - w) instead of theta.
 
     inner    the method
     factors  of each agent. 1: honest; 0: it sends nothing new; 10: scaled; -1: its sign flipped
     """
 
-    inner: Algorithm
     factors: tuple[float, ...]
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return self.inner.name
-
-    @property
-    def paper(self) -> str:  # type: ignore[override]
-        return self.inner.paper
-
-    @property
-    def personal(self) -> bool:  # type: ignore[override]
-        return self.inner.personal
-
-    @property
-    def shows(self) -> bool:
-        return self.inner.shows
-
-    def start(self, networks: Networks, E: int) -> State:
-        return self.inner.start(networks, E)
-
-    def enroll(self, server: State) -> State:
-        return self.inner.enroll(server)
 
     def downlink(self, server: State, e: Tensor) -> State:
         return {**self.inner.downlink(server, e), **row({"factor": torch.tensor(self.factors)}, e)}
@@ -56,28 +33,6 @@ class Attacked(Algorithm):
         factor = server["factor"]
         after, upload = self.inner.local(server, state, Bent(agent, factor))
         return _usable(state, after, factor == 1), upload
-
-    def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
-        return self.inner.aggregate(server, add, each, cohort)
-
-    def predict(self, server: State, state: State, h: Predictor) -> Tensor:
-        return self.inner.predict(server, state, h)
-
-    def label(self, server: State, state: State) -> Tensor | None:
-        return self.inner.label(server, state)
-
-    def assign(self, server: State, agent: Agent) -> tuple[State, State]:
-        return self.inner.assign(server, agent)
-
-    def check(self, w: Models, classes: int | None, E: int, h: Predictor) -> None:
-        self.inner.check(w, classes, E, h)
-
-    def first(self) -> Algorithm | None:
-        first = self.inner.first()
-        return None if first is None else Attacked(first, self.factors)
-
-    def given(self, clusters: Tensor) -> Algorithm:
-        return Attacked(self.inner.given(clusters), self.factors)
 
 
 class Bent:
@@ -99,15 +54,8 @@ class Bent:
     def class_counts(self) -> Tensor:
         return self.agent.class_counts()
 
-    def sgd(
-        self,
-        w: Models,
-        pull: Pull | None = None,
-        only: Tensor | None = None,
-        weights: Tensor | None = None,
-        freeze: Collection[str] = (),
-    ) -> Models:
-        theta = self.agent.sgd(w, pull, only, weights, freeze)
+    def sgd(self, w: Models, **options: Unpack[SgdOptions]) -> Models:
+        theta = self.agent.sgd(w, **options)
         return theta | {
             k: torch.lerp(w[k], theta[k], self.factor.to(w[k])) for k in self.learnt
         }  # exact at 0 and 1

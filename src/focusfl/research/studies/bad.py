@@ -27,7 +27,7 @@ from focusfl.data.federation import Federation, Rows
 from focusfl.data.shift import SHIFTS
 from focusfl.research.studies.attack import Attacked
 from focusfl.run.result import lasting
-from focusfl.run.training import Setup
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError
 
 GOOD, BAD = (0, 0, 0, 0, 1, 1, 1), (0, 1, 0)  # quarter turns of each agent's digits, before some are made bad

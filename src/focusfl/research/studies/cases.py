@@ -13,7 +13,7 @@ from focusfl.algorithms.focus.focus import Focus
 from focusfl.data import rotated_cifar, rotated_digits, rotated_mnist, synthetic, yelp_imdb
 from focusfl.data.federation import Federation
 from focusfl.models import linear
-from focusfl.run.training import Setup
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError
 
 Start = Literal["split", "tied", "independent"]

@@ -13,7 +13,8 @@ from focusfl.algorithms.focus.focus import Focus
 from focusfl.core import Agent, Networks, State, Upload, vector
 from focusfl.core.train import Train
 from focusfl.research.theory.data import Problem
-from focusfl.run.training import Setup, run
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 
 
 @dataclass(frozen=True)

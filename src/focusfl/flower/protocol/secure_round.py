@@ -1,0 +1,127 @@
+"""A round in which the server sees only sums: the four stages of `masks`, as messages. docs/secure-sums.md."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from torch import Tensor
+
+from focusfl.core import Algorithm, State
+from focusfl.core.tree import flatten, unflatten
+from focusfl.engines import Replies
+from focusfl.engines.plan import Ints
+from focusfl.flower.protocol.exchange import Exchange, TooFew
+from focusfl.flower.protocol.expected import expected
+from focusfl.flower.protocol.roster import one_line
+from focusfl.flower.protocol.wire import Refused, numbers
+from focusfl.flower.secure_sums import masks
+from focusfl.flower.secure_sums.collector import Collector
+from focusfl.models.task import Task
+from focusfl.util.errors import InputError
+
+SECRET = "focusfl.secret"
+SMALLEST = (
+    2.0**-20
+)  # smaller sums are taken for 0: with fixed-point noise, a cluster that nobody holds must be empty
+
+
+def refuse_if_not_a_sum(algorithm: Algorithm, server: State, task: Task) -> None:
+    """Refuse a method that shows the server something of each agent; `server` is its state before the first
+    round."""
+    _, like = expected(algorithm, server, task, 1.0)  # any learning rate but 0: q-FFL divides by it
+    shown = sorted(flatten(like.each))
+    if shown or not flatten(like.add):
+        what = f"shows the server {shown[0].split('/')[0]!r} of each agent" if shown else "sends no sum"
+        advice = ' (FOCUS does not with focus.init = "tied")' if "sketch" in shown else ""
+        raise InputError(f"secure = true: {algorithm.name} {what}, not only sums{advice}")
+
+
+def secure_round(exchange: Exchange, server: State, t: int, cohort: Ints) -> Replies:
+    """`Exchange.round`, masked. An agent that fails on the way is left out; below the threshold there is no sum."""
+    roster, settings = exchange.roster, exchange.roster.settings
+    _, like = expected(roster.algorithm, server, exchange.task, settings.local.lr_at(t, settings.T))
+    wanted = flatten(like.add)
+    sums = Collector({k: tuple(v.shape) for k, v in wanted.items()}, settings.minimum)
+    dropped = {e: "it is not connected" for e in cohort.tolist() if e not in roster.nodes}
+
+    def stage(
+        kind: str,
+        agents: Iterable[int],
+        tell: Callable[[int], masks.Record],
+        take: Callable[[int, RecordDict], None],
+    ) -> None:
+        """Send one stage's messages and take in what comes back, agent by agent."""
+        whom = sorted(agents)
+        if kind == "masked":
+            messages = exchange.messages("train.masked", server, t, np.array(whom))
+        else:
+            messages = {e: roster.message(f"train.{kind}", roster.nodes[e], t) for e in whom}
+        for e, message in messages.items():
+            message.content["secure"] = ConfigRecord(dict(tell(e)))
+        for e, reply in roster.send(messages, settings.timeout).items():
+            try:
+                if isinstance(reply, str):
+                    raise InputError(reply)
+                take(e, reply)
+            except masks.NoSum:
+                raise
+            except (InputError, Refused) as why:
+                dropped.setdefault(e, one_line(f"{kind}: {why}"))
+
+    try:
+        there = [e for e in cohort.tolist() if e in roster.nodes]
+        stage("keys", there, lambda _: sums.hello(), lambda e, r: sums.advertised(e, _record(r)))
+        roll = sums.roster()
+        stage("shares", sums.adverts, lambda _: roll, lambda e, r: sums.shared(e, _record(r)))
+        stage("masked", sums.notes, sums.inbox, lambda e, r: sums.uploaded(e, _arrays(r, wanted)))
+        ask = sums.ask()
+        stage("reveal", sums.answered, lambda _: ask, lambda e, r: sums.revealed(e, _record(r)))
+        found = sums.result()
+    except masks.NoSum as why:
+        raise TooFew(f"round {t + 1}: {why}") from why
+    finally:
+        left_out = {e: why for e, why in sorted(dropped.items()) if e not in sums.answered}
+        exchange.log(f"round {t + 1}: left out", left_out)
+    add = {k: torch.from_numpy(v if v.ndim > 1 else np.where(np.abs(v) < SMALLEST, 0, v)) for k, v in found.items()}
+    exact = {k: v.to(wanted[k].dtype) for k, v in add.items()}
+    return Replies(unflatten(exact), {}, np.array(sorted(sums.answered)), left_out)
+
+
+def reply(stage: str, e: int, content: RecordDict, context: Context, values: State | None) -> RecordDict:
+    """A node's part of a stage. What it must remember between two stages stays in its own records."""
+    asked = dict(content.config_records["secure"])
+    state = context.state.config_records.get(SECRET, ConfigRecord()).get("state", b"")
+    if not isinstance(state, bytes):
+        raise InputError("this node's part of the secure sum is lost: begin a new one")
+    if stage == "masked":
+        numbers = {k: v.numpy() for k, v in flatten(values or {}).items()}
+        state, hidden = masks.mask(state, asked, numbers)
+        content = RecordDict({"masked": ArrayRecord(OrderedDict((k, Array(v)) for k, v in hidden.items()))})
+    else:
+        state, said = _STEPS[stage](e, state, asked)
+        content = RecordDict({"secure": ConfigRecord(dict(said))})
+    context.state[SECRET] = ConfigRecord({"state": state})
+    return content
+
+
+_STEPS: dict[str, Callable[[int, bytes, dict[str, Any]], tuple[bytes, masks.Record]]] = {
+    "keys": lambda e, _, asked: masks.advertise(e, asked),
+    "shares": lambda _, state, asked: masks.share(state, asked),
+    "reveal": lambda _, state, asked: masks.reveal(state, asked),
+}
+
+
+def _record(content: RecordDict) -> dict[str, Any]:
+    return dict(content.config_records.get("secure", ConfigRecord()))
+
+
+def _arrays(content: RecordDict, wanted: dict[str, Tensor]) -> dict[str, Any]:
+    record = content.array_records.get("masked", ArrayRecord())
+    if set(record) != set(wanted):
+        raise InputError("its masked upload has other tensors than this round's")
+    return {k: numbers(k, record[k], tuple(v.shape), "uint64") for k, v in wanted.items()}

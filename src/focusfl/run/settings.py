@@ -1,0 +1,125 @@
+"""Settings: every option of a run, defined, defaulted, checked and documented in this one place.
+
+`fit` takes them as keywords, an experiment in TOML and a Flower app's run configuration as keys, and a node's job
+carries them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from operator import index
+from typing import Any, Literal, get_args
+
+from focusfl.core.train import Train
+from focusfl.data.federation import Recipe
+from focusfl.util.errors import InputError, choice, nearest, require
+
+EngineName = Literal["auto", "serial", "vectorised", "flower"]
+DeviceName = Literal["cpu", "cuda", "mps", "auto"]
+BestLossKind = Literal["auto", "exact", "true", "learned", "agent", "none"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is made, whatever the method and the data.
+
+    Args:
+        rounds: Number of rounds T (default: the data set's recipe).
+        train: Options of local training (default: the data set's recipe).
+        seed: Draws the first weights, the cohorts and the batches.
+        engine: "auto", "serial", "vectorised" or "flower" (a simulation).
+        fraction: Share of the agents that participate in each round.
+        device: "cpu", "cuda", "mps", or "auto" for the best there is.
+        precision: "float32", or "bf16": local training multiplies in bfloat16, on processors that support it.
+        joins: Agents that join later: {7: 40} means that agent 7 participates from round 40 on. Rounds count
+            from 1.
+        leaves: Agents that leave: {7: 40} means that agent 7 participates up to round 39.
+        bayes: Best loss of each agent, against which excess risk is measured: "exact" (known), or the loss of a
+            network trained on the data of its "true" cluster, of the cluster it "learned", or of the "agent" alone;
+            "auto" takes the first that the data allow, "none" measures none.
+        eval_every: Rounds between two evaluations; the last round is always evaluated.
+        checkpoint_every: Rounds between two checkpoints.
+        secure: Across machines: uploads are masked, and the server sees only their sums.
+        minimum: Across machines: replies without which a round does not count.
+        timeout: Across machines: seconds to wait for a reply.
+        wait: Across machines: seconds to wait for agents, at the start and when too few reply.
+
+    Raises:
+        InputError: If a value is out of range; the message names the option.
+    """
+
+    rounds: int | None = None
+    train: Train | None = None
+    seed: int = 0
+    engine: EngineName = "auto"
+    fraction: float = 1.0
+    device: DeviceName = "cpu"
+    precision: Literal["float32", "bf16"] = "float32"
+    joins: Mapping[int, int] = field(default_factory=dict)
+    leaves: Mapping[int, int] = field(default_factory=dict)
+    bayes: BestLossKind = "auto"
+    eval_every: int = 1
+    checkpoint_every: int = 10
+    secure: bool = False
+    minimum: int = 1
+    timeout: float = 3600.0
+    wait: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "seed", "eval_every", "checkpoint_every", "minimum"):
+            value, least = getattr(self, name), 0 if name == "seed" else 1
+            if value is not None:
+                require(name, value, index(value) >= least, f"{least} or more")
+                object.__setattr__(self, name, index(value))  # numpy's whole numbers become Python's
+        require("fraction", self.fraction, 0 < self.fraction <= 1, "above 0 and at most 1")
+        choice("precision", self.precision, ("float32", "bf16"))
+        if self.precision == "bf16" and self.engine == "flower":
+            raise InputError("precision = bf16: use engine = serial or vectorised; flower has no bf16")
+        if self.bayes not in get_args(BestLossKind):
+            raise InputError(f"bayes = {self.bayes!r}: {nearest(str(self.bayes), get_args(BestLossKind))}")
+        require("timeout", self.timeout, self.timeout > 0, "seconds, more than 0")
+        require("wait", self.wait, self.wait >= 0, "seconds, 0 or more")
+        for name in ("joins", "leaves"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, {})
+
+    def updated(self, **options: Any) -> Settings:
+        """These settings with other values.
+
+        Raises:
+            InputError: If there is no option of that name; the message has the nearest one.
+        """
+        known = [f.name for f in fields(self)]
+        for name in options:
+            if name not in known:
+                raise InputError(f"unknown option {name!r}: {nearest(name, known)}")
+        return replace(self, **options)
+
+    def for_data(self, recipe: Recipe) -> Settings:
+        """With the data's own recipe for what is not set."""
+        rounds = recipe.rounds if self.rounds is None else self.rounds
+        return replace(self, rounds=rounds, train=self.train or recipe.train)
+
+    @property
+    def T(self) -> int:
+        """Number of rounds, once it is known."""
+        assert self.rounds is not None
+        return self.rounds
+
+    @property
+    def local(self) -> Train:
+        """Options of local training, once they are known."""
+        assert self.train is not None
+        return self.train
+
+
+def takes_settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Show the options of Settings in the signature of a function that takes them as **options."""
+    shown = inspect.signature(function)
+    own = [p for p in shown.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    options = [p.replace(kind=p.KEYWORD_ONLY) for p in inspect.signature(Settings).parameters.values()]
+    added = [p for p in options if p.name not in shown.parameters]
+    function.__signature__ = shown.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+    return function
