@@ -79,7 +79,7 @@ def test_engines_agree_on_hooks_and_ties(model, ragged):
 @pytest.mark.filterwarnings("ignore:.*spectral_norm.*:FutureWarning")
 @pytest.mark.parametrize("model", [hooked, pre_hooked, backward_hooked, spectral])
 def test_auto_takes_such_networks_one_by_one(model, ragged):
-    assert not Task(model(), 3).plain
+    assert not Task(model(), 3).stateless
     assert Setup.of(ff.FedAvg(), ragged, 1, model, TRAIN).runner.name == "serial"
 
 
@@ -90,7 +90,7 @@ def test_backward_hooks_are_refused_where_they_would_not_run(ragged):
 
 def test_the_usual_network_stays_plain():
     task = Task(ff.models.mlp(6, 8, 3), 3)
-    assert task.plain and Mlp.of(task, flat=True) is not None
+    assert task.stateless and Mlp.of(task, flat=True) is not None
 
 
 # types
@@ -147,7 +147,7 @@ def test_float32_networks_keep_their_fingerprints(ragged, monkeypatch):
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float64"])
 def test_trained_weights_of_another_type_are_refused(kind, ragged):
     network = small(b=nn.Linear(8, 3).to(getattr(torch, kind)))
-    said = rf"2\.weight is {kind}: .* float32. Call model.float\(\); for speed there is precision = bf16"
+    said = rf"2\.weight is {kind}.*float32"
     with pytest.raises(InputError, match=said):
         Setup.of(ff.FedAvg(), ragged, 1, network)
     Setup.of(ff.FedAvg(), ragged, 1, network.float())
@@ -203,7 +203,7 @@ class Growing(nn.Module):
 
 
 def by_torch(model, x, y, steps):
-    network = ff.task.Fresh(model, 0).network().train()
+    network = ff.models.task.InitialWeights(model, 0).network().train()
     sgd = torch.optim.SGD(network.parameters(), lr=TRAIN.lr)
     for _ in range(steps):
         sgd.zero_grad()
@@ -248,6 +248,6 @@ def test_evaluation_changes_no_statistics():
 
 
 def test_statistics_that_change_their_shape_are_refused(ragged):
-    with pytest.raises(InputError, match=r"seen has shape \[0\] .* persistent=False"):
+    with pytest.raises(InputError, match=r"seen.*persistent=False"):
         trained(ragged, partial(Growing, True))
     trained(ragged, partial(Growing, False))

@@ -49,7 +49,7 @@ class Serial(Engine):
             p = algorithm.predict(view, take(states, e), predictor(self.task, x))
             score = self.task.score(p, y)
             loss.append(score.loss.mean())
-            right.append(score.right.mean())
+            right.append(score.correct.mean())
         return Scores(torch.stack(loss), None if self.task.classes is None else torch.stack(right))
 
 
@@ -71,7 +71,7 @@ class SerialAgent:
         return torch.stack([self._loss(w, m, few if r else self.data) for m, r in enumerate(roughly)])
 
     def _loss(self, w: Models, m: int, data: Data) -> Tensor:
-        if data is self.data and self.full and self.task.plain:  # keep the graph: `sgd` begins with this pass
+        if data is self.data and self.full and self.task.stateless:  # keep the graph: `sgd` begins with this pass
             self._passes[m] = self._forward(w, m)
             return self._passes[m][2].detach()
         return self._each(take(w, m), data).sum() / len(data.y)
@@ -105,8 +105,8 @@ class SerialAgent:
         M = len(next(iter(w.values())))
         kept = range(M) if only is None else only.nonzero().flatten().tolist()
         theta = tree_map(lambda v: v.detach().clone(), w)
-        with torch.random.fork_rng(devices=[], enabled=not self.task.plain):  # dropout: from (seed, t, e) alone
-            if not self.task.plain:
+        with torch.random.fork_rng(devices=[], enabled=not self.task.stateless):  # dropout: from (seed, t, e) alone
+            if not self.task.stateless:
                 torch.manual_seed(plan.draw(self.seed, self.t, self.e))
             for m in kept:
                 self._descend(take(theta, m), w, m, pull, None if weights is None else weights[m], freeze)
@@ -151,7 +151,7 @@ class SerialAgent:
             return
         made = plan.batches(self.seed, self.t, np.array([self.e]), np.array([n]), self.train)
         steps = [made.step(0, k) for k in range(made.size.shape[1])]
-        if any(len(rows) == 1 for rows in steps) and not self.task.takes_one(self.data.x[:1]):
+        if any(len(rows) == 1 for rows in steps) and not self.task.accepts_one_example(self.data.x[:1]):
             steps = plan.joined(steps)
         for rows in (torch.from_numpy(step).to(self.data.y.device) for step in steps):
             yield Data(self.data.x[rows], self.data.y[rows]), rows
@@ -193,4 +193,4 @@ def laid(task: Task, x: Tensor) -> Tensor:
 
     Not where a convolution has fewer than eight channels: there torch 2.13 writes out of bounds on the cpu.
     """
-    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and task.wide else x
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and task.prefers_channels_last else x

@@ -27,7 +27,7 @@ from focusfl.fairness.examples import read
 from focusfl.run.presence import EVERYBODY
 from focusfl.run.training import Round, Setup, evaluate, example_losses, run
 from focusfl.util import files
-from focusfl.util.errors import Busy, Diverged, InputError, nearest
+from focusfl.util.errors import Diverged, InputError, LockedError, nearest
 
 KINDS = ("auto", "exact", "true", "learned", "agent")
 Watch = Callable[[Round], None]
@@ -58,7 +58,7 @@ def resolve(kind: str, fed: Federation) -> str:
 class Surrogates:
     """Trains surrogates and keeps them by content: methods compared on the same data share one.
 
-    wait  for another process that is training one in the same folder; else `best` raises Busy
+    wait  for another process that is training one in the same folder; else `best` raises LockedError
     """
 
     def __init__(self, folder: Path | None = None, wait: bool = True) -> None:
@@ -104,7 +104,7 @@ class Surrogates:
         lock = path.with_suffix(".lock")
         with files.lock(lock, wait=math.inf if self.wait else 0) as mine:
             if not mine and not kept.exists():
-                raise Busy(lock)
+                raise LockedError(lock)
             if not kept.exists():
                 loss, fresh = train(files.make_folder(path))
                 files.write(examples, lambda temporary: save_file({"loss": fresh}, temporary))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from focusfl.data.federation import Federation
-from focusfl.data.own.folder import Folder
+from focusfl.data.own.folder import FolderFederation
 from focusfl.fairness import examples
 from focusfl.report import explain
 from focusfl.report.explain.groups import who
@@ -29,8 +29,8 @@ from focusfl.run.fit import notes, train_and_judge
 from focusfl.run.training import Setup
 from focusfl.util import files
 from focusfl.util.errors import CannotRun, Diverged, InputError
-from focusfl.util.interrupt import graceful
-from focusfl.util.progress import Bars
+from focusfl.util.interrupt import graceful_stop
+from focusfl.util.progress import RunProgress
 
 Row = dict[str, Any]
 OURS = (
@@ -59,7 +59,7 @@ def compare(
         raise InputError(f"none of the methods can run: {next(iter(left_out.values()))}")
     fed = next(iter(setups.values())).fed
     resolve(experiment.bayes, fed)
-    if isinstance(fed, Folder):
+    if isinstance(fed, FolderFederation):
         _apart(experiment, out)
         note(who(fed.agents))
     for line in dict.fromkeys(line for setup in setups.values() for line in notes(setup)):
@@ -79,7 +79,7 @@ def compare(
             files.write_json(out / "results.json", rows)  # a kill may have come between the last run and this
             note(f"{out} holds this experiment already: nothing to do (--overwrite runs it again)")
             return _some(rows, left_out)
-        with graceful() as stop, Bars(progress) as bars:
+        with graceful_stop() as stop, RunProgress(progress) as bars:
             return _run(experiment, out, left_out, bars, stop)
 
 
@@ -91,7 +91,7 @@ def _apart(experiment: Experiment, out: Path) -> None:
 
 
 def _run(
-    experiment: Experiment, out: Path, left_out: dict[str, str], bars: Bars, stop: Callable[[], bool]
+    experiment: Experiment, out: Path, left_out: dict[str, str], bars: RunProgress, stop: Callable[[], bool]
 ) -> list[Row]:
     """Every method, every seed, but for those that are finished; of "all", one that diverges is left out."""
     surrogates = Surrogates(out / "surrogates")

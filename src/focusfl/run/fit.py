@@ -13,9 +13,9 @@ from focusfl.data.federation import Federation
 from focusfl.run.best_loss import Surrogates, resolve
 from focusfl.run.result import Result, found_clusters
 from focusfl.run.training import Model, Round, Setup, run
-from focusfl.util.device import NO_UNITS
+from focusfl.util.device import NO_BF16_SUPPORT
 from focusfl.util.files import make_folder
-from focusfl.util.progress import Bars, Watch
+from focusfl.util.progress import RoundCallback, RunProgress
 
 _SHARED = Surrogates()  # in memory: methods compared in one session share their surrogates
 
@@ -55,13 +55,13 @@ def fit(
     resolve(bayes, fed)
     for line in notes(setup):
         warnings.warn(line, stacklevel=2)
-    with Bars(progress) as bars:
-        return train_and_judge(setup, bars, _SHARED, bayes, eval_every=1 if bars.shown else 0)
+    with RunProgress(progress) as bars:
+        return train_and_judge(setup, bars, _SHARED, bayes, eval_every=1 if bars.visible else 0)
 
 
 def train_and_judge(
     setup: Setup,
-    bars: Bars,
+    bars: RunProgress,
     surrogates: Surrogates,
     bayes: str = "auto",
     folder: Path | None = None,
@@ -84,7 +84,7 @@ def train_and_judge(
 
 def with_clusters(
     setup: Setup,
-    bars: Bars,
+    bars: RunProgress,
     folder: Path | None = None,
     resume: bool = False,
     checkpoint_every: int = 10,
@@ -109,13 +109,13 @@ def notes(setup: Setup) -> list[str]:
     if M != "auto" and M > E:
         lines.append(f"M = {M} clusters for {E} agents: at least {M - E} will stay empty")
     if setup.precision == "bf16" and not setup.bf16:
-        lines.append(NO_UNITS)
+        lines.append(NO_BF16_SUPPORT)
     return lines + setup.fed.remarks()
 
 
-def lazily(bars: Bars, name: str, rounds: int) -> Callable[[Round], None]:
+def lazily(bars: RunProgress, name: str, rounds: int) -> Callable[[Round], None]:
     """A bar that appears with its first round: surrogates that are known already need none."""
-    made: list[Watch] = []
+    made: list[RoundCallback] = []
 
     def watch(done: Round) -> None:
         if not made:

@@ -13,7 +13,7 @@ from torch import Tensor
 from focusfl.core import Algorithm, Data, State
 from focusfl.core.tree import take
 from focusfl.data.check import as_data, as_inputs, check_agents
-from focusfl.data.own.folder import Folder
+from focusfl.data.own.folder import FolderFederation
 from focusfl.engines import Scores
 from focusfl.engines.serial import SerialAgent, predictor
 from focusfl.fairness import intervals, metrics
@@ -62,7 +62,7 @@ class Result:
     @cached_property
     def examples(self) -> Examples | None:
         """Excess loss of each test example: paired with a surrogate's loss on it, or less the known best loss."""
-        at = self.setup.fed.testing.at
+        at = self.setup.fed.testing.offsets
         best = self.best.examples
         if self.best.kind == "exact":
             best = self.bayes.repeat_interleave(at.diff())
@@ -134,7 +134,7 @@ class Result:
         about = {"data": fed.name, "seed": setup.seed, "rounds": setup.rounds, "engine": setup.runner.name}
         found = scored(self.scores, self.best, self.pi, self.clusters, fed.clusters) | self._noise()
         found |= {"n": fed.training.sizes.tolist(), "train": asdict(setup.train), "seconds": self.seconds}
-        found |= {"names": list(fed.agents)} if isinstance(fed, Folder) else {}
+        found |= {"names": list(fed.agents)} if isinstance(fed, FolderFederation) else {}
         found |= {"precision": "bf16"} if setup.bf16 else {}
         return described(setup.algorithm) | about | found
 
@@ -190,7 +190,7 @@ class Result:
         if mine.seed != its.seed or (mine.fed is not its.fed and mine.fed.fingerprint != its.fed.fingerprint):
             said = f"{its.algorithm.name} was fitted on {its.fed.name!r} with seed {its.seed}"
             raise InputError(f"explain: {said}; fit it on this run's federation, with seed = {mine.seed}")
-        at = mine.fed.testing.at
+        at = mine.fed.testing.offsets
         se = gap_error(Examples(self._example_losses, at), Examples(other._example_losses, at))
         known = {"gap_se": {described(mine.algorithm)["algorithm"]: se.tolist()}}
         return row | (known if torch.isfinite(se).all() else {})

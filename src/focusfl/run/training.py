@@ -22,14 +22,13 @@ from focusfl.data.federation import Federation
 from focusfl.engines import Engine, Scores, choose, plan
 from focusfl.engines.serial import predictor
 from focusfl.fairness.metrics import average
-from focusfl.models.task import Fresh, Task
+from focusfl.models.task import InitialWeights, Task
 from focusfl.run import checkpoint
 from focusfl.run.answers import answers
 from focusfl.run.history import History
 from focusfl.run.presence import EVERYBODY, Presence
-from focusfl.util.device import bf16_units
-from focusfl.util.device import find as find_device
-from focusfl.util.errors import Diverged, InputError, Interrupted, choice, require
+from focusfl.util.device import find_device, supports_bf16
+from focusfl.util.errors import Diverged, InputError, Interrupted, require, require_choice
 
 Model = nn.Module | Callable[[], nn.Module]
 
@@ -73,7 +72,7 @@ class Setup:
         require("rounds", rounds, rounds >= 1, "1 or more")
         require("seed", seed, seed >= 0, "0 or more")
         require("fraction", fraction, 0 < fraction <= 1, "above 0 and at most 1")
-        choice("precision", precision, ("float32", "bf16"))
+        require_choice("precision", precision, ("float32", "bf16"))
         if precision == "bf16" and engine == "flower":
             raise InputError("precision = bf16 is for engine = serial or vectorised, not for flower")
         train, presence = train or fed.recipe.train, Presence.of(joins, leaves, fed.E, rounds)
@@ -87,8 +86,8 @@ class Setup:
         return setup
 
     @cached_property
-    def networks(self) -> Fresh:
-        return Fresh(self.model, self.seed)
+    def networks(self) -> InitialWeights:
+        return InitialWeights(self.model, self.seed)
 
     @cached_property
     def task(self) -> Task:
@@ -97,7 +96,7 @@ class Setup:
     @cached_property
     def bf16(self) -> bool:
         """bfloat16 is asked for, and this machine is fast at it."""
-        return self.precision == "bf16" and bf16_units(self.place)
+        return self.precision == "bf16" and supports_bf16(self.place)
 
     @cached_property
     def runner(self) -> Engine:
@@ -269,7 +268,7 @@ def _check_batches(setup: Setup) -> None:
     to the batch before (engines/serial.py), but there may be none."""
     batch, rows = setup.train.batch, setup.fed.training
     small = (rows.sizes == 1).nonzero().flatten().tolist()
-    if (small or batch == 1) and not setup.task.takes_one(rows.x[:1]):
+    if (small or batch == 1) and not setup.task.accepts_one_example(rows.x[:1]):
         why = f"agent {small[0]} has one training example" if small else "train.batch = 1"
         raise InputError(f"{why}, and the model's batch norm cannot train on one alone: it needs 2 or more")
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from focusfl.algorithms.focus import live, merge, robust, split
 from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, mean_or_keep, mixed, scale_
-from focusfl.util.errors import choice, require, whole
+from focusfl.util.errors import require, require_choice, require_integer
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ class Focus(Algorithm):
     paper: ClassVar[str] = "Chu et al. 2023, arXiv 2207.10265"
 
     def __post_init__(self) -> None:
-        choice("focus.init", self.init, ("split", "tied", "independent"))
+        require_choice("focus.init", self.init, ("split", "tied", "independent"))
         if self.M == "auto":
             how = 'a number of clusters, as 3, or init = "split"'
             require("focus.M", self.M, self.init == "split", f'with init = "{self.init}" {how}')
         else:
-            whole("focus.M", self.M, 1)
-        whole("focus.warmup", self.warmup, 1)
+            require_integer("focus.M", self.M, 1)
+        require_integer("focus.warmup", self.warmup, 1)
         require("focus.noise", self.noise, self.noise >= 0, "0 or more")
         require("focus.prune", self.prune, 0 <= self.prune < 1 / self.slots, "from 0 to below 1/M")
-        choice("focus.robust", self.robust, ("no", "clip", "trim"))
+        require_choice("focus.robust", self.robust, ("no", "clip", "trim"))
         require("focus.forget", self.forget, 0 < self.forget <= 1, "above 0 and at most 1")
 
     @property

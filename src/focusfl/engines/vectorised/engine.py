@@ -63,7 +63,7 @@ class Vectorised(Engine):
                     return out
 
                 score = self.task.score(algorithm.predict(algorithm.downlink(server, e), state, h), y)
-                return (score.loss * mask).sum() / mask.sum(), (score.right * mask).sum() / mask.sum()
+                return (score.loss * mask).sum() / mask.sum(), (score.correct * mask).sum() / mask.sum()
 
             x, y, mask = chunk.everything()
             index = torch.from_numpy(agents)
@@ -134,6 +134,6 @@ class VmapAgent:
 
 def refuse_moody(task: Task) -> None:
     """Batch norm, dropout and recurrent layers do not vmap; nor may statistics of a module of the user's own."""
-    moody = task.moody or [k for k, b in task.network.named_buffers() if b.is_floating_point()]
-    if moody:
-        raise InputError(f"engine = vectorised cannot run {moody[0]}: use engine = serial (or auto)")
+    stateful = task.stateful_layers or [k for k, b in task.network.named_buffers() if b.is_floating_point()]
+    if stateful:
+        raise InputError(f"engine = vectorised cannot run {stateful[0]}: use engine = serial (or auto)")

@@ -15,9 +15,9 @@ from focusfl.core import Algorithm, State
 from focusfl.core.train import Train
 from focusfl.core.tree import flatten
 from focusfl.engines import Answers, plan
-from focusfl.models.task import Fresh, Task
+from focusfl.models.task import InitialWeights, Task
 from focusfl.run.training import Model
-from focusfl.util.errors import Diverged, InputError, choice, require
+from focusfl.util.errors import Diverged, InputError, require, require_choice
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Run:
         least = 2 if self.secure else 1
         within = f"from {least} to the {cohort} agents of a round"
         require("minimum", self.minimum, cohort >= least and 1 <= self.minimum <= cohort, within)
-        choice("best", self.best, ("agent", "none"))
+        require_choice("best", self.best, ("agent", "none"))
         if self.resume and self.out is None:
             raise InputError("resume = true: there is nothing to resume without out, the folder of the results")
         require("timeout", self.timeout, self.timeout > 0, "seconds, more than 0")
@@ -59,8 +59,8 @@ class Run:
         require("eval_every", self.eval_every, self.eval_every >= 1, "1 or more")
 
     @cached_property
-    def networks(self) -> Fresh:
-        return Fresh(self.model, self.seed)
+    def networks(self) -> InitialWeights:
+        return InitialWeights(self.model, self.seed)
 
     def key(self, nonce: str) -> str:
         """Of one run, told from others with the same settings by its nonce. Nodes keep their states under it."""

@@ -21,7 +21,7 @@ from focusfl.flower.protocol.memory import Memory
 from focusfl.flower.protocol.roll import agreed
 from focusfl.flower.protocol.wire import Refused, to_arrays, to_tree
 from focusfl.flower.secure_sums import rounds as secure
-from focusfl.models.task import Fresh, Task
+from focusfl.models.task import InitialWeights, Task
 from focusfl.util.errors import InputError
 
 SAY = logging.getLogger("focusfl")
@@ -107,7 +107,7 @@ class Node:
         self.begin = bool(ask.get("begin", False))
         self.e = number(context)
         self.memory = Memory(context, self.key)
-        self.task = Task(Fresh(job.model, self.seed).network(), job.classes)
+        self.task = Task(InitialWeights(job.model, self.seed).network(), job.classes)
         if job.open and "state" in self.content:
             self.memory.keep(-1, {}, to_tree(self.content, "state"))
 
@@ -165,7 +165,7 @@ class Node:
     def best(self) -> RecordDict:
         """The loss that this node alone would reach with its own data: what its excess risk is measured against."""
         alone = Local()
-        state: State = alone.start(Fresh(self.job.model, self.seed), 1)
+        state: State = alone.start(InitialWeights(self.job.model, self.seed), 1)
         for t in range(self.rounds):
             state, _ = alone.local({}, state, self._agent(t))
         return self._scores(alone.predict({}, state, predictor(self.task, self.job.testing.x)), None)
@@ -189,7 +189,7 @@ class Node:
         score = self.task.score(p, self.job.testing.y)
         found: dict[str, Any] = {"loss": float(score.loss.mean()), "n": len(self.job.testing.y)}
         if self.job.classes is not None:
-            found["acc"] = float(score.right.mean())
+            found["acc"] = float(score.correct.mean())
         if label is not None:
             found["label"] = [float(v) for v in label]
         return RecordDict({"scores": MetricRecord(found)})

@@ -29,8 +29,8 @@ from focusfl.run.result import lasting
 from focusfl.run.training import Setup
 from focusfl.util import files
 from focusfl.util.errors import CannotRun
-from focusfl.util.machine import describe
-from focusfl.util.progress import Bars
+from focusfl.util.machine import provenance
+from focusfl.util.progress import RunProgress
 
 Row = dict[str, Any]
 GOALS = (0.55, 0.6, 0.65, *history.GOALS)  # of the tables for CIFAR and for MNIST
@@ -116,7 +116,7 @@ class Cell:
         return files.read_json(self.folder(cells) / "result.json") if self.done(cells) else None
 
     def run(self, cells: Path, stop: Callable[[], bool], clusters: list[int] | None = None) -> bool:
-        """Compute it, or go on with it; False: another process is at it. Busy: another is at its best losses.
+        """Compute it, or go on with it; False: another process is at it. LockedError: another at its best losses.
 
         clusters  those that `first` found; without, that one is run here
         """
@@ -136,11 +136,11 @@ class Cell:
             if clusters is not None:
                 setup = replace(setup, algorithm=setup.algorithm.given(torch.tensor(clusters)))
             surrogates = Surrogates(cells / "surrogates", wait=False)
-            with Bars(False) as bars:
+            with RunProgress(False) as bars:
                 options = {"resume": True, "eval_every": e.eval_every, "checkpoint_every": e.checkpoint_every}
                 result = train_and_judge(setup, bars, surrogates, e.bayes, folder, stop=stop, **options)  # type: ignore[arg-type]
             rows = history.read(folder)
             more = {"rounds_to": history.rounds_to(rows, GOALS), "history": history.thin(rows), "key": self.key}
-            more["made"] = describe()
+            more["made"] = provenance()
             files.write_json(folder / "result.json", {"method": self.method} | result.row() | more)
             return True
