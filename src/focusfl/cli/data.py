@@ -44,7 +44,7 @@ def get(
 
 @app.command("list")
 def list_() -> None:
-    """Show which data sets are here, how large they are, where they came from, and their folders."""
+    """Show which data sets are here, with size, source and folder."""
     from rich.console import Console
     from rich.table import Table
 

@@ -26,7 +26,7 @@ def rotated_cifar(
     n_test: int | None = None,
     width: int = 64,
 ) -> Federation:
-    """CIFAR-10's 60,000 photographs, split equally among agents; the last `outliers` of them see them upside down.
+    """CIFAR-10's 60,000 photographs, split equally; the last `outliers` agents see them upside down.
 
     Args:
         seed: Decides who gets which photograph.
