@@ -76,8 +76,8 @@ def check_agents(agents: Sequence[Data], classes: int | None, kind: str, also: S
             labels out of range.
     """
     if len(agents) < 2:
-        found = "no agents" if not agents else "one agent"
-        raise InputError(f"{found}: a federation needs at least two, because fairness compares agents")
+        count = "no agents" if not agents else "one agent"
+        raise InputError(f"{count}: a federation needs at least two, because fairness compares agents")
     first = agents[0]
     named = [(f"agent {e}, {kind}", d) for e, d in enumerate(agents)]
     named += [(f"agent {e}, test", d) for e, d in enumerate(also)]

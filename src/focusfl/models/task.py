@@ -183,7 +183,7 @@ class InitialWeights:
 
     Args:
         model: A function that makes a network, or a network to start from as it is.
-        seed: The seed that a made network's weights are drawn with.
+        seed: The seed that a new network's weights are drawn with.
     """
 
     def __init__(self, model: nn.Module | Callable[[], nn.Module], seed: int) -> None:

@@ -66,7 +66,7 @@ class FolderFederation(Federation):
         similar = [name for name in self.labels if lower.count(name.lower()) > 1]
         if similar:
             return [
-                f"classes {', '.join(similar)} differ only in capital letters: if they are one, write them alike"
+                f"classes {', '.join(similar)} differ only in capital letters: if they are one, use one spelling"
             ]
         values = self.training.y.unique() if self.classes is None else torch.zeros(0)
         if 0 < len(values) <= MAX_CLASS_LIKE_LABELS and bool((values % 1 == 0).all()):

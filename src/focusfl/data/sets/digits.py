@@ -51,7 +51,7 @@ def rotated_digits(
     require("data.hidden", hidden, hidden >= 1, "1 or more")
     require("data.test", test, 0 < test < 1, "a share between 0 and 1")
     if any(k != int(k) for k in turns):
-        raise InputError(f"data.turns = {list(turns)}: expected whole quarter turns")
+        raise InputError(f"data.turns = {list(turns)}: expected whole numbers of quarter turns")
     images, labels = load_digits(return_X_y=True)
     x = torch.tensor(images.reshape(-1, 8, 8) / 16, dtype=torch.float32)
     y = torch.tensor(labels)

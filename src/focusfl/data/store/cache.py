@@ -124,17 +124,17 @@ def write_arrays(folder: Path, name: str, arrays: dict[str, Any]) -> None:
             advance(contiguous.nbytes)
 
 
-def publish(made: Path, path: Path, source: str, raw: dict[str, str]) -> Entry:
-    """Add a manifest to the folder `made`, and rename it to `path`; an entry that is there is replaced."""
-    files = _describe(made)
+def publish(folder: Path, path: Path, source: str, raw: dict[str, str]) -> Entry:
+    """Add a manifest to `folder`, and rename it to `path`; an entry that is there is replaced."""
+    files = _describe(folder)
     manifest = {"format": FORMAT, "source": source, "raw": raw, "files": files}
-    with (made / "manifest.json").open("w") as handle:
+    with (folder / "manifest.json").open("w") as handle:
         handle.write(json.dumps(manifest, indent=1) + "\n")
         handle.flush()
         os.fsync(handle.fileno())
     if path.exists():
-        path.rename(made.with_name("old"))
-    made.rename(path)
+        path.rename(folder.with_name("old"))
+    folder.rename(path)
     return Entry(path, source, raw, files)
 
 

@@ -55,9 +55,9 @@ def installed_package(dataset: Dataset) -> Path | None:
     return find_files(dataset, [Path(importlib.import_module(dataset.python_package).get_model_path())])
 
 
-def from_folder(dataset: Dataset, found: Path, into: Path) -> RawFiles:
+def from_folder(dataset: Dataset, user_files: Path, into: Path) -> RawFiles:
     """Return the files of a folder, or unpack them from a tarball."""
-    return _unpack(dataset, found, into) if found.is_file() else paths_in(dataset, found)
+    return _unpack(dataset, user_files, into) if user_files.is_file() else paths_in(dataset, user_files)
 
 
 def paths_in(dataset: Dataset, folder: Path) -> RawFiles:
