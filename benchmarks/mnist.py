@@ -14,7 +14,7 @@ from turns import Job, one_round, ratio, settle, setup, turns
 
 import focusfl as ff
 from focusfl.run.setup import Setup
-from focusfl.util.device import bf16_units
+from focusfl.util.device import supports_bf16
 
 K = 10
 
@@ -58,7 +58,7 @@ def main() -> None:
     }
     setups = {name: setup(fed, algorithm, train, "serial") for name, algorithm in runs.items()}
     jobs: dict[str, Job] = {"products": products(fed)} | {name: one_round(run) for name, run in setups.items()}
-    if bf16_units(torch.device("cpu")):
+    if supports_bf16(torch.device("cpu")):
         jobs["bf16"] = one_round(setup(fed, ff.FedAvg(), train, "serial", precision="bf16"))
     seconds = turns(jobs, chosen.repeat)
     work = 2 * fed.E * K * chosen.n * (2 * 784 * 200 + 3 * 200 * 10)

@@ -1,4 +1,4 @@
-"""`Focus.algorithm1(M)` is the paper's Algorithm 1 and nothing else: a direct numpy version gives the same numbers."""
+"""`Focus.algorithm1(M)` is the paper's Algorithm 1 and nothing else: plain numpy gives the same numbers."""
 
 import numpy as np
 import pytest

@@ -113,13 +113,17 @@ def test_a_model_judged_roughly_does_not_come_back_within_one_round():
 
 def test_weight_by_n_counts_examples():
     server = {"w": {"a": torch.zeros(1, 1)}}
-    _, upload = ff.Focus(M=1, init="tied", weight_by_n=True).local(server, {"log_pi": torch.zeros(1)}, PenAndPaper([0.3]))
+    _, upload = ff.Focus(M=1, init="tied", weight_by_n=True).local(
+        server, {"log_pi": torch.zeros(1)}, PenAndPaper([0.3])
+    )
     assert upload.add["pi"].item() == 5
 
 
 def test_mixture_prediction_by_hand():
     state = {"log_pi": torch.tensor([0.25, 0.75]).log()}
-    p = ff.Focus(M=2, init="tied").predict({"w": {}}, state, lambda w, only: torch.tensor([[[1.0, 0.0]], [[0.2, 0.8]]]))
+    p = ff.Focus(M=2, init="tied").predict(
+        {"w": {}}, state, lambda w, only: torch.tensor([[[1.0, 0.0]], [[0.2, 0.8]]])
+    )
     assert torch.allclose(p, torch.tensor([[0.4, 0.6]]))
 
 

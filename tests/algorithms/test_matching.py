@@ -19,7 +19,7 @@ from focusfl.core.tree import flatten, tree_map
 from focusfl.engines import ENGINES
 from focusfl.engines.one_agent import predictor
 from focusfl.models import linear, mlp
-from focusfl.models.task import Task, travelling
+from focusfl.models.task import Task, shared_weights
 from focusfl.run.loop import run
 from focusfl.run.setup import Setup
 from focusfl.util.errors import CannotRun, Diverged, InputError
@@ -54,7 +54,7 @@ class Given:
 
 
 def stack_of_one(network):
-    return {k: v.unsqueeze(0) for k, v in travelling(network).items()}
+    return {k: v.unsqueeze(0) for k, v in shared_weights(network).items()}
 
 
 def passed(algorithm, models, counts, rounds=1, absent=()):

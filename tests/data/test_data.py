@@ -1,4 +1,4 @@
-"""Federations hold what they say, and refuse what cannot be used."""
+"""Federations contain what they should, and refuse data that cannot be used."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def test_focus_on_synthetic_data_finds_the_outlier_and_is_fair():
 # --- digits
 
 
-def test_every_digit_is_in_exactly_one_agent_turned_as_said():
+def test_every_digit_is_in_exactly_one_agent_rotated_as_specified():
     fed = ff.data.rotated_digits(seed=5)
     images, labels = load_digits(return_X_y=True)
     found = []
@@ -114,47 +114,47 @@ def broken(change):
 
 
 @pytest.mark.parametrize(
-    ("agents", "said"),
+    ("agents", "message"),
     [
         ([], "no agents"),
         ([good()], "one agent"),
         (broken(lambda x, y: (x[:0], y[:0])), "agent 1.*no examples"),
         (broken(lambda x, y: (np.where(x == 7, np.nan, x), y)), "agent 1.*x, row 3.*NaN"),
         (broken(lambda x, y: (np.where(x == 4, np.inf, x), y)), "agent 1.*x, row 2.*infinite"),
-        (broken(lambda x, y: (x, y - 1)), "agent 1.*row 0: label -1 is out of range"),
-        (broken(lambda x, y: (x[:, :1], y)), r"agent 1.*shape \[1\], agent 0 has \[2\]"),
-        (broken(lambda x, y: (x, y[:-1])), "agent 1.*6 rows of x"),
+        (broken(lambda x, y: (x, y - 1)), "agent 1.*row 0.*label -1"),
+        (broken(lambda x, y: (x[:, :1], y)), r"agent 1.*shape \[1\].*\[2\]"),
+        (broken(lambda x, y: (x, y[:-1])), "agent 1.* 6 rows"),
         (broken(lambda x, y: (x, y * 0.5)), "agent 1.*labels are"),
-        (broken(lambda x, y: (x, list("abcdef"))), "agent 1, y: not an array of numbers"),
-        (broken(lambda x, y: x), "agent 1: expected a pair"),
+        (broken(lambda x, y: (x, list("abcdef"))), "agent 1, y:.*numbers"),
+        (broken(lambda x, y: x), "agent 1: .*pair"),
         (broken(lambda x, y: (x[:, 0], y)), "agent 1, x: expected"),
-        (broken(lambda x, y: (x[:1], y[:1])), "agent 1: 1 example cannot be split"),
+        (broken(lambda x, y: (x[:1], y[:1])), "agent 1: 1 example.*split"),
     ],
 )
-def test_bad_data_is_refused_with_the_place(agents, said):
-    with pytest.raises(InputError, match=said):
+def test_bad_data_is_refused_with_the_place(agents, message):
+    with pytest.raises(InputError, match=message):
         ff.Federation.from_agents(agents, test=0.25)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        ({"classes": 2}, "row 2: label 2 is out of range 0..1"),
-        ({"classes": 2, "test": np.float32(0.5)}, "row 2: label 2 is out of range 0..1"),
+        ({"classes": 2}, "row 2.*label 2"),
+        ({"classes": 2, "test": np.float32(0.5)}, "row 2.*label 2"),
         ({"test": 1}, "test = 1"),
-        ({"seed": -1}, "seed = -1: expected 0 or more"),
+        ({"seed": -1}, "seed = -1"),
         ({"test": 1.5}, "test = 1.5"),
-        ({"test": [good()]}, "test has 1 agents, training has 2"),
-        ({"clusters": [0]}, "clusters has 1 entries for 2 agents"),
+        ({"test": [good()]}, "test has 1 agent"),
+        ({"clusters": [0]}, "clusters has 1 entr"),
     ],
 )
-def test_bad_options_are_refused(options, said):
-    with pytest.raises(InputError, match=said):
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
         ff.Federation.from_agents([good(), good()], **options)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"E": 1}, "data.E"),
         ({"outliers": 10}, "data.outliers"),
@@ -167,18 +167,18 @@ def test_bad_options_are_refused(options, said):
         ({"n": 0}, "data.n"),
     ],
 )
-def test_senseless_synthetic_data_is_refused(options, said):
-    with pytest.raises(InputError, match=said):
+def test_synthetic_options_out_of_range_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
         ff.data.synthetic(**options)
 
 
 def test_a_model_that_does_not_fit_the_data_is_refused():
     fed = ff.Federation.from_agents([good(), good()])
-    with pytest.raises(InputError, match="no model of its own"):
+    with pytest.raises(InputError, match="model"):
         ff.fit(ff.FedAvg(), fed, rounds=1)
-    with pytest.raises(InputError, match=r"cannot take inputs of shape \[2\]"):
+    with pytest.raises(InputError, match=r"inputs of shape \[2\]"):
         ff.fit(ff.FedAvg(), fed, rounds=1, model=torch.nn.Linear(5, 3))
-    with pytest.raises(InputError, match="labels need 3 outputs"):
+    with pytest.raises(InputError, match="3 outputs"):
         ff.fit(ff.FedAvg(), fed, rounds=1, model=torch.nn.Linear(2, 2))
     with pytest.raises(InputError, match="no parameters"):
         ff.fit(ff.FedAvg(), fed, rounds=1, model=torch.nn.ReLU())

@@ -1,4 +1,4 @@
-"""Rotated images: sharing out, MNIST and CIFAR-10 as the paper has them, ResNet-18."""
+"""Rotated images: their distribution, MNIST and CIFAR-10 as in the paper, ResNet-18."""
 
 import subprocess
 import sys
@@ -6,15 +6,14 @@ import sys
 import numpy as np
 import pytest
 import torch
+from focusfl.run.training import Setup, run
 from helpers.data import need
 
 import focusfl as ff
-from focusfl.data.sets.rotated import share_out
-from focusfl.run.loop import run
-from focusfl.run.setup import Setup
+from focusfl.data.sets.rotated import distribute_rotated
 from focusfl.util.errors import InputError
 
-# --- sharing out, on images that say who they are
+# --- distribution, tested on images that carry their number
 
 
 def numbered(N=60):
@@ -37,10 +36,10 @@ def held(rows, e):
     return out
 
 
-def test_every_image_is_in_exactly_one_agent_turned_as_said():
+def test_every_image_is_in_exactly_one_agent_rotated_as_specified():
     x, y = numbered()
     x[0, 0, 0] = 200  # so that no image is all black
-    rows = share_out(x, y, [0, 1, 2, 3], np.random.default_rng(0))
+    rows = distribute_rotated(x, y, [0, 1, 2, 3], np.random.default_rng(0))
     found = [pair for e in range(4) for pair in held(rows, e)]
     assert sorted(number for number, _ in found) == [*range(1, 60), 200]
     assert all(turn == e for e in range(4) for _, turn in held(rows, e))
@@ -53,7 +52,7 @@ def test_every_image_is_in_exactly_one_agent_turned_as_said():
 def test_scenario_two_mixes_80_10_10():
     x, y = numbered()
     x[0, 0, 0] = 200
-    rows = share_out(x, y, [0, 1, 2], np.random.default_rng(0), mix=0.8)
+    rows = distribute_rotated(x, y, [0, 1, 2], np.random.default_rng(0), mix=0.8)
     for e in range(3):
         turns = [turn for _, turn in held(rows, e)]
         assert turns.count(e) == 16 and all(turns.count(k) == 2 for k in range(3) if k != e)
@@ -61,9 +60,9 @@ def test_scenario_two_mixes_80_10_10():
 
 def test_no_more_images_than_there_are():
     x, y = numbered()
-    assert share_out(x, y, [0, 0], np.random.default_rng(0), n=5).sizes.tolist() == [5, 5]
-    with pytest.raises(InputError, match="from 1 to 30"):
-        share_out(x, y, [0, 0], np.random.default_rng(0), n=31)
+    assert distribute_rotated(x, y, [0, 0], np.random.default_rng(0), n=5).sizes.tolist() == [5, 5]
+    with pytest.raises(InputError, match=r"data.n = 31.* 30 "):
+        distribute_rotated(x, y, [0, 0], np.random.default_rng(0), n=31)
 
 
 # --- MNIST
@@ -99,8 +98,8 @@ def test_a_hundred_agents(mnist):
 
 
 def test_mnist_options_out_of_range(mnist):
-    for options, said in (({"E": 7}, "data.E"), ({"outliers": 2}, "data.outliers"), ({"mix": 0.0}, "data.mix")):
-        with pytest.raises(InputError, match=said):
+    for options, message in (({"E": 7}, "data.E"), ({"outliers": 2}, "data.outliers"), ({"mix": 0.0}, "data.mix")):
+        with pytest.raises(InputError, match=message):
             mnist(**options)
 
 
@@ -108,12 +107,12 @@ def test_focus_learns_on_real_mnist(mnist):
     fed = mnist(n=300, n_test=100)
     setup = Setup.of(ff.Focus(M=3), fed, 8)
     losses = [done.scores.loss.mean().item() for done in run(setup)]
-    assert losses[-1] < 0.75 * losses[0] and setup.engine.name == "serial"
+    assert losses[-1] < 0.75 * losses[0] and setup.runner.name == "serial"
 
 
 def test_a_hundred_agents_and_a_round_fit_into_a_gigabyte(mnist):
     code = (
-        "import focusfl as ff; from pathlib import Path; from focusfl.training import Setup, run;"
+        "import focusfl as ff; from pathlib import Path; from focusfl.run.training import Setup, run;"
         "fed = ff.data.rotated_mnist(E=100);"
         "next(run(Setup.of(ff.FedAvg(), fed, 1)));"
         "status = Path('/proc/self/status').read_text().split();"
@@ -152,14 +151,14 @@ def test_a_narrow_resnet_learns_and_resumes_on_a_cifar_slice(algorithm, tmp_path
         return Setup.of(algorithm, fed, 3, train=train)
 
     whole = [done.scores.loss.mean().item() for done in run(setup(), tmp_path, checkpoint_every=2)]
-    assert setup().engine.name == "serial" and whole[-1] < 0.95 * whole[0]
+    assert setup().runner.name == "serial" and whole[-1] < 0.95 * whole[0]
     *_, last = run(setup(), tmp_path, resume=True)
     assert last.t == 3 and last.scores.loss.mean().item() == whole[-1]
 
 
 @pytest.mark.parametrize("width", [2, 6])
 def test_narrow_convolutions_do_not_crash(width):
-    """With channels innermost torch's convolutions of fewer than eight write out of bounds: the process dies."""
+    """With channels innermost, torch's convolutions of fewer than eight channels write out of bounds and crash."""
     program = f"""
 import torch, focusfl as ff
 from focusfl.models import resnet18

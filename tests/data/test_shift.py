@@ -1,4 +1,4 @@
-"""Agents made to differ."""
+"""Shifts make agents differ."""
 
 import numpy as np
 import pytest
@@ -32,14 +32,14 @@ def test_label_noise_hits_a_share_p_of_the_named_agents_only(fed):
     assert (every.train(0).y != fed.train(0).y).all()
 
 
-def test_free_riders_know_nothing(fed):
+def test_free_riders_have_random_labels(fed):
     riders = shift.free_riders(fed, [2])
     agree = (riders.train(2).y == fed.train(2).y).float().mean().item()
     assert abs(agree - 0.2) < 0.12
     assert riders.test(2).y.tolist() != fed.test(2).y.tolist() and torch.equal(riders.train(1).y, fed.train(1).y)
 
 
-def test_feature_noise_has_the_size_it_says(fed):
+def test_feature_noise_has_standard_deviation_sigma(fed):
     blurred = shift.feature_noise(fed, [0], sigma=2.0)
     assert abs((blurred.train(0).x - fed.train(0).x).std().item() - 2) < 0.3
     assert torch.equal(blurred.train(3).x, fed.train(3).x)
@@ -107,8 +107,8 @@ def test_shifts_compose_and_repeat_with_the_seed(fed):
     assert made(1).name == "own+label-noise+feature-noise"
 
 
-def test_what_cannot_be_done_is_refused(fed):
-    for call, said in (
+def test_options_out_of_range_are_refused(fed):
+    for call, message in (
         (lambda: shift.label_noise(fed, [6], 0.1), "shift.agents"),
         (lambda: shift.label_noise(fed, [0], 1.1), "shift.p"),
         (lambda: shift.label_noise(ff.data.synthetic(), [0], 0.1), "no classes"),
@@ -116,16 +116,16 @@ def test_what_cannot_be_done_is_refused(fed):
         (lambda: shift.unequal(fed, 0.5), "shift.ratio"),
         (lambda: shift.tiny(fed, [0], 0), "shift.n"),
         (lambda: shift.duplicates(fed, [6]), "shift.agents"),
-        (lambda: shift.label_noise(fed, [0], 0.1, seed=-1), "shift.seed = -1: expected 0 or more"),
+        (lambda: shift.label_noise(fed, [0], 0.1, seed=-1), "shift.seed = -1"),
         (lambda: shift.unequal(fed, 2, seed=-1), "shift.seed"),
         (lambda: shift.tiny(fed, [0], seed=-1), "shift.seed"),
         (lambda: shift.dirichlet(fed, 1.0, seed=-1), "shift.seed"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             call()
 
 
-def test_shifts_stand_in_an_experiment():
+def test_an_experiment_can_have_shifts():
     from focusfl.run.experiment import Experiment
 
     base = {"data": "rotated-digits", "algorithms": ["fedavg"]}
@@ -133,10 +133,10 @@ def test_shifts_stand_in_an_experiment():
     assert experiment.federation(0).clusters.tolist() == [3, 3, 0, 0, 0, 0, 0, 1, 1, 2]
     few = Experiment.parse({**base, "shift": [{"kind": "tiny", "agents": [0], "n": 3}]}).federation(0)
     assert few.training.sizes[0] == 3 and few.clusters.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1, 2]
-    for table, said in (
-        ({"kind": "free-rider"}, "did you mean 'free-riders'"),
-        ({"kind": "label-noise", "agents": [0]}, "shift.p is missing"),
-        ({"kind": "label-noise", "agents": [0], "q": 1}, "unknown key 'shift.q'"),
+    for table, message in (
+        ({"kind": "free-rider"}, "'free-riders'"),
+        ({"kind": "label-noise", "agents": [0]}, "shift.p"),
+        ({"kind": "label-noise", "agents": [0], "q": 1}, "shift.q"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             Experiment.parse({**base, "shift": [table]})

@@ -153,7 +153,7 @@ def test_labels_and_accuracy_are_those_of_the_run_without_shortcuts():
 
 def test_bfloat16_is_refused_politely_where_it_would_be_slow(monkeypatch):
     fed = make_ragged()
-    monkeypatch.setattr(training, "bf16_units", lambda place: False)
+    monkeypatch.setattr(training, "supports_bf16", lambda place: False)
     setup = Setup.of(ff.FedAvg(), fed, 1, precision="bf16")
     assert not setup.bf16 and not setup.engine.task.bf16
     assert notes(setup) == ["precision = bf16: this processor has no bfloat16 units, so it stays float32"]
@@ -166,7 +166,7 @@ def test_bfloat16_is_refused_politely_where_it_would_be_slow(monkeypatch):
 @every_engine
 def test_bfloat16_products_keep_float32_weights_and_nearly_the_same_result(engine, monkeypatch):
     """Its products have 8 bits: 0.4 % off each, at random; the units themselves are not needed for the numbers."""
-    monkeypatch.setattr(training, "bf16_units", lambda place: True)
+    monkeypatch.setattr(training, "supports_bf16", lambda place: True)
     fed = ff.data.rotated_digits()
     train = ff.Train(lr=0.3, steps=5)
     *_, half = run(Setup.of(ff.FedAvg(), fed, 20, train=train, precision="bf16", engine=engine))

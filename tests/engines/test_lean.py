@@ -15,15 +15,15 @@ import focusfl as ff
 from focusfl.core import Algorithm, State, row
 from focusfl.core.tree import flatten
 from focusfl.engines import plan
-from focusfl.models.task import Fresh, Task
+from focusfl.models.task import InitialWeights, Task
 
 if not os.environ.get("CI"):
     pytest.importorskip("flwr")
 
 import flwr.app.message.message as flower_message
+from focusfl.flower.protocol.roll import Roll
 
 from focusfl.flower.protocol.exchange import Exchange
-from focusfl.flower.protocol.roll import Roll
 from focusfl.flower.protocol.wire import to_arrays
 
 RAGGED = np.array([1, 300, 5, 64, 33, 1, 2, 32, 100])
@@ -104,7 +104,7 @@ def test_messages_to_many_agents_share_the_servers_tensors(
     monkeypatch.setattr(flower_message, "TaskIdentity", Somebody)
     roll = Roll(None, algorithm, ff.Train(), 100, E, 10, 0, "ab" * 16)  # type: ignore[arg-type]
     roll.nodes = {e: 100 + e for e in range(E)}
-    server = algorithm.start(Fresh(lambda: nn.Linear(100, 100), 0), E)
+    server = algorithm.start(InitialWeights(lambda: nn.Linear(100, 100), 0), E)
     asked = Exchange(roll, Task(nn.Linear(100, 100), 100)).ask("train", server, 0, np.arange(E))
     views = {e: message.content.array_records["view"] for e, message in asked.items()}
     assert list(views) == list(range(E))

@@ -91,7 +91,7 @@ def test_backward_hooks_are_refused_where_they_would_not_run(ragged):
 
 def test_the_usual_network_stays_plain():
     task = Task(ff.models.mlp(6, 8, 3), 3)
-    assert task.plain and Mlp.of(task, flat=True) is not None
+    assert task.stateless and Mlp.of(task, flat=True) is not None
 
 
 # types
@@ -204,7 +204,7 @@ class Growing(nn.Module):
 
 
 def by_torch(model, x, y, steps):
-    network = ff.task.Fresh(model, 0).network().train()
+    network = ff.task.InitialWeights(model, 0).network().train()
     sgd = torch.optim.SGD(network.parameters(), lr=TRAIN.lr)
     for _ in range(steps):
         sgd.zero_grad()

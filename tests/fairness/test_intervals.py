@@ -193,7 +193,7 @@ def test_a_surrogates_losses_are_paired_with_the_methods(ragged):
     e = 4
     p = result.predict(e, ragged.test(e).x)
     loss = -p[torch.arange(len(p)), ragged.test(e).y].log()
-    at = ragged.testing.at
+    at = ragged.testing.offsets
     assert torch.allclose(result.examples.excess[at[e] :], loss - result.best.examples[at[e] :], atol=1e-5)
     assert f"{result.faa_interval.low:.4f} to {result.faa_interval.high:.4f}" in result.table()
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import focusfl as ff
-from focusfl.data.own.node import own
+from focusfl.data.own.node import read_node_data
 from focusfl.deploy.running import parse, write_app
 from focusfl.util.errors import InputError
 
@@ -93,22 +93,22 @@ def test_a_model_by_name() -> None:
 def test_own_data_as_words_are_numbered_by_the_runs_list(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("a,b,label\n" + "".join(f"{i},{-i},{'well' if i % 2 else 'ill'}\n" for i in range(10)))
-    training, testing, _ = own(path, ("well", "ill"), test=0.3)
+    training, testing, _ = read_node_data(path, ("well", "ill"), test=0.3)
     assert len(training.y) == 7 and len(testing.y) == 3
     for x, y in (training, testing):
         assert torch.equal(y, (x[:, 0] % 2 == 0).long())  # "ill", the even ones, is class 1 of ("well", "ill")
-    again = own(path, ("well", "ill"), test=0.3)
+    again = read_node_data(path, ("well", "ill"), test=0.3)
     assert torch.equal(again[0].x, training.x)
     with pytest.raises(InputError, match="label 'ill' is a word: name all classes"):
-        own(path)
+        read_node_data(path)
     with pytest.raises(InputError, match="no such folder or file"):
-        own(tmp_path / "other.csv")
+        read_node_data(tmp_path / "other.csv")
 
 
 def test_own_data_brings_its_test_data_along(tmp_path: Path) -> None:
     x, y = np.eye(4, dtype="float32"), np.array([0, 1, 0, 1])
     np.savez(tmp_path / "data.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
-    training, testing, columns = own(tmp_path)
+    training, testing, columns = read_node_data(tmp_path)
     assert training.y.tolist() == [0, 1, 0, 1] and testing.x.shape == (2, 4) and columns == ""
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import focusfl as ff
-from focusfl.data.own.node import own
+from focusfl.data.own.node import read_node_data
 from focusfl.util.errors import InputError
 
 if not os.environ.get("CI"):
@@ -22,12 +22,12 @@ if not os.environ.get("CI"):
 
 import flwr.app.message.message as flower_message
 from flwr.app import Context, Error, Message, RecordDict
+from focusfl.flower.protocol.roll import FIRST
 
 from focusfl.flower import client_app, serve
 from focusfl.flower.apps.client import checked_pair
 from focusfl.flower.apps.configured import Settings, app
 from focusfl.flower.protocol.exchange import TooFew
-from focusfl.flower.protocol.roll import FIRST
 
 CONFIG: dict[str, Any] = {"algorithm": "fedavg", "rounds": 1, "model": "mlp:2,2", "classes": 2, "wait": 0.0}
 ROWS = [(0.1, 3.0, 1), (0.2, 2.0, 0), (0.3, 1.0, 1), (0.4, 5.0, 0), (0.5, 4.0, 1)]  # age, pressure, label
@@ -86,8 +86,8 @@ def table(path: Path, header: str = "age,pressure,label", rows: Iterable[tuple[o
 
 
 def test_a_column_is_the_same_feature_at_every_node(tmp_path: Path) -> None:
-    a = own(table(tmp_path / "a.csv"))
-    b = own(table(tmp_path / "b.csv", "pressure,age,label", [(q, p, y) for p, q, y in ROWS]))
+    a = read_node_data(table(tmp_path / "a.csv"))
+    b = read_node_data(table(tmp_path / "b.csv", "pressure,age,label", [(q, p, y) for p, q, y in ROWS]))
     assert torch.equal(a.training.x, b.training.x) and torch.equal(a.testing.x, b.testing.x)
     assert a.columns == b.columns and "age" not in a.columns
 
@@ -113,8 +113,8 @@ def test_a_node_that_says_nothing_of_its_columns_is_refused(tmp_path: Path) -> N
 
 def test_numbers_are_refused_where_the_run_names_its_classes(tmp_path: Path) -> None:
     """1 may stand for either of them."""
-    with pytest.raises(InputError, match="the labels are numbers, the run has ill, well: write the words"):
-        own(table(tmp_path / "a.csv"), ("ill", "well"))
+    with pytest.raises(InputError, match=r"labels are numbers.*ill, well"):
+        read_node_data(table(tmp_path / "a.csv"), ("ill", "well"))
 
 
 def test_whole_numbers_are_amounts_in_regression_alone(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_whole_numbers_are_amounts_in_regression_alone(tmp_path: Path) -> None:
     broken = table(tmp_path / "broken.csv", rows=[(p, q, p + y) for p, q, y in ROWS])
     assert Machines({"classes": 0, "model": "linear:2,1", "train.lr": 0.01}, broken, whole).serve() == [0, 1]
     with pytest.raises(InputError, match="for regression write"):
-        own(whole)
+        read_node_data(whole)
     pair = ([[1.0], [2.0]], [3, -4]), ([[1.0]], [0.5])
     assert checked_pair(pair, None)[0].y.tolist() == [3.0, -4.0]
     with pytest.raises(InputError, match="label -4 is out of range"):

@@ -1,4 +1,4 @@
-"""Real data for tests: `need("mnist")` gives it, or skips and says what is missing; with CI=true it fails."""
+"""Real data for tests: `need("mnist")` returns it. If it is missing, the test is skipped, or fails with CI=true."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARED = Path(__file__).parents[3] / "shared/data"
 
 
 def _session_cache() -> str:
-    """FOCUSFL_DATA as it was set from outside, else a folder that lives as long as this run of the tests."""
+    """FOCUSFL_DATA if it is set, else a temporary folder for this run of the tests."""
     if named := os.environ.get("FOCUSFL_DATA"):
         return named
     folder = tempfile.mkdtemp(prefix="focusfl-tests-")
@@ -33,25 +33,25 @@ _missing: dict[str, str] = {}
 
 
 def need(name: str) -> dict[str, Any]:
-    """`store.load(name)` from the cache of this run; a subprocess gets the same with `os.environ | ENV`."""
+    """Return `store.load(name)` from the cache of this run; a subprocess gets the same with `os.environ | ENV`."""
     if name not in _missing:
         try:
             with mock.patch.dict(os.environ, ENV):
                 return store.load(name)
         except InputError as error:
             _missing[name] = str(error)
-    return _lacking(_missing[name])
+    return _skip_or_fail(_missing[name])
 
 
 def library(name: str) -> Any:
-    """An optional library, on the same terms."""
+    """Import an optional library, or skip the test (fail with CI=true)."""
     try:
         return importlib.import_module(name)
     except ImportError:
-        return _lacking(f"{name} is not installed")
+        return _skip_or_fail(f"{name} is not installed")
 
 
-def _lacking(what: str) -> NoReturn:
+def _skip_or_fail(what: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(what, pytrace=False)
     pytest.skip(what)

@@ -262,7 +262,7 @@ PRECISIONS = ("float32", "bf16")
 
 @pytest.fixture
 def unit(monkeypatch):
-    monkeypatch.setattr("focusfl.run.training.bf16_units", lambda place: True)
+    monkeypatch.setattr("focusfl.run.training.supports_bf16", lambda place: True)
 
 
 def computed(here, precision, scale="small"):
@@ -294,7 +294,7 @@ def test_what_is_computed_in_bfloat16_says_so_and_gives_way_to_float32(here, uni
 
 
 def test_without_units_for_bfloat16_it_is_float32_and_says_so(here, monkeypatch, capsys):
-    monkeypatch.setattr("focusfl.util.device.bf16_units", lambda place: False)
+    monkeypatch.setattr("focusfl.util.device.supports_bf16", lambda place: False)
     cli.app(["reproduce", "table1-a", "--precision", "bf16", "--cells", "cells"], standalone_mode=False)
     assert "stays float32" in capsys.readouterr().err
     (part,) = load("table1-a", "small").parts

@@ -10,7 +10,7 @@ from focusfl.run.training import labels
 from sklearn.metrics import adjusted_rand_score
 
 from focusfl.cli import app as cli
-from focusfl.models.task import Fresh
+from focusfl.models.task import InitialWeights
 from focusfl.research.studies import cases, runs, summary, table
 from focusfl.run.loop import run
 from focusfl.util.errors import Diverged, InputError, Interrupted
@@ -190,7 +190,7 @@ def test_rounds_to_an_accuracy_are_those_of_the_run(tmp_path):
 
 
 def test_the_first_weights_are_standard_normal():
-    w = Fresh(lambda: cases.normal(5000), 0).independent(2)["1.weight"]
+    w = InitialWeights(lambda: cases.normal(5000), 0).independent(2)["1.weight"]
     assert abs(float(w.mean())) < 0.05 and abs(float(w.std()) - 1) < 0.05
 
 

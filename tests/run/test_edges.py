@@ -101,7 +101,7 @@ def test_a_start_from_zeros_may_have_a_number_without_axes():
             super().__init__()
             self.w, self.b = nn.Parameter(torch.zeros(3, 1)), nn.Parameter(torch.tensor(0.0))
 
-    w = ff.task.Fresh(Zero(), 0).copies(2, noise=0.01)
+    w = ff.models.task.InitialWeights(Zero(), 0).copies(2, noise=0.01)
     assert w["b"].shape == (2,) and w["b"][0] == 0 != w["b"][1]
 
 

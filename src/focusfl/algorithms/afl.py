@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, mean_or_keep, row, scale
-from focusfl.util.errors import choice, require
+from focusfl.util.errors import require, require_choice
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class AFL(Algorithm):
 
     def __post_init__(self) -> None:
         require("afl.gamma", self.gamma, self.gamma >= 0, "0 or more")
-        choice("afl.at", self.at, ("before", "after"))
+        require_choice("afl.at", self.at, ("before", "after"))
 
     def start(self, networks: Networks, E: int) -> State:
         w = networks.copies(1)

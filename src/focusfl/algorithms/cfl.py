@@ -28,7 +28,7 @@ from focusfl.core import (
     separate,
     vector,
 )
-from focusfl.util.errors import require, whole
+from focusfl.util.errors import require, require_integer
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class CFL(Algorithm):
     def __post_init__(self) -> None:
         require("cfl.e1", self.e1, self.e1 >= 0, "0 or more")
         require("cfl.e2", self.e2, self.e2 >= 0, "0 or more")
-        whole("cfl.wait", self.wait, 0)
-        whole("cfl.most", self.most, 1)
+        require_integer("cfl.wait", self.wait, 0)
+        require_integer("cfl.most", self.most, 1)
 
     def start(self, networks: Networks, E: int) -> State:
         return {"w": networks.copies(self.most), "k": torch.zeros(E, dtype=torch.long), "t": torch.tensor(0)}

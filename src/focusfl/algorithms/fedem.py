@@ -25,7 +25,7 @@ from focusfl.core import (
     mixture,
     scale,
 )
-from focusfl.util.errors import choice, whole
+from focusfl.util.errors import require_choice, require_integer
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class FedEM(Algorithm):
     paper: ClassVar[str] = "Marfoq et al. 2021, arXiv 2108.10252"
 
     def __post_init__(self) -> None:
-        whole("fedem.M", self.M, 1)
-        choice("fedem.init", self.init, ("independent", "tied"))
+        require_integer("fedem.M", self.M, 1)
+        require_choice("fedem.init", self.init, ("independent", "tied"))
 
     def start(self, networks: Networks, E: int) -> State:
         return {"w": clustered_start(networks, self.M, self.init)}

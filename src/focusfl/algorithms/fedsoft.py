@@ -27,7 +27,7 @@ from focusfl.core import (
     one_hot,
     scale,
 )
-from focusfl.util.errors import choice, require, whole
+from focusfl.util.errors import require, require_choice, require_integer
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class FedSoft(Algorithm):
     personal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        whole("fedsoft.M", self.M, 1)
-        choice("fedsoft.init", self.init, ("independent", "tied"))
+        require_integer("fedsoft.M", self.M, 1)
+        require_choice("fedsoft.init", self.init, ("independent", "tied"))
         require("fedsoft.lam", self.lam, self.lam >= 0, "0 or more")
 
     def start(self, networks: Networks, E: int) -> State:

@@ -30,7 +30,7 @@ from focusfl.core import (
     separate,
     vector,
 )
-from focusfl.util.errors import whole
+from focusfl.util.errors import require_integer
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class FeSEM(Algorithm):
     paper: ClassVar[str] = "Xie et al. 2020, arXiv 2005.01026"
 
     def __post_init__(self) -> None:
-        whole("fesem.M", self.M, 1)
+        require_integer("fesem.M", self.M, 1)
 
     def start(self, networks: Networks, E: int) -> State:
         k = torch.full((E,), self.M)

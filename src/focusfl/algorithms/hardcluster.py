@@ -30,7 +30,7 @@ from focusfl.core import (
     row,
     scale,
 )
-from focusfl.util.errors import choice, require, whole
+from focusfl.util.errors import require, require_choice, require_integer
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class HardCluster(Algorithm):
     paper: ClassVar[str] = "Chu et al. 2023, arXiv 2207.10265, appendix"
 
     def __post_init__(self) -> None:
-        whole("hardcluster.M", self.M, 1)
-        choice("hardcluster.init", self.init, ("split", "tied", "independent"))
+        require_integer("hardcluster.M", self.M, 1)
+        require_choice("hardcluster.init", self.init, ("split", "tied", "independent"))
         inside = all(0 <= k < self.M for k in self.clusters or ())
         require("hardcluster.clusters", self.clusters, inside, "numbers from 0 to M - 1")
 

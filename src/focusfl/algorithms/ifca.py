@@ -26,7 +26,7 @@ from focusfl.core import (
     one_hot,
     scale,
 )
-from focusfl.util.errors import choice, whole
+from focusfl.util.errors import require_choice, require_integer
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class IFCA(Algorithm):
     paper: ClassVar[str] = "Ghosh et al. 2020, arXiv 2006.04088"
 
     def __post_init__(self) -> None:
-        whole("ifca.M", self.M, 1)
-        choice("ifca.init", self.init, ("independent", "tied"))
+        require_integer("ifca.M", self.M, 1)
+        require_choice("ifca.init", self.init, ("independent", "tied"))
 
     def start(self, networks: Networks, E: int) -> State:
         return {"w": clustered_start(networks, self.M, self.init)}

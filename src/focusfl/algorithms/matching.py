@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from focusfl.util.errors import require, whole
+from focusfl.util.errors import require, require_integer
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -110,4 +110,4 @@ def require_options(method: str, options: dict[str, float]) -> None:
         if least is None:
             require(f"{method}.{k}", value, value > 0, "above 0")
         else:
-            whole(f"{method}.{k}", value, least)
+            require_integer(f"{method}.{k}", value, least)

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, double, separate, vector
-from focusfl.util.errors import InputError, choice, require
+from focusfl.util.errors import InputError, require, require_choice
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class QFFL(Algorithm):
 
     def __post_init__(self) -> None:
         require("qffl.q", self.q, 0 <= self.q <= 20, "from 0 to 20")
-        choice("qffl.at", self.at, ("before", "after"))
+        require_choice("qffl.at", self.at, ("before", "after"))
 
     def start(self, networks: Networks, E: int) -> State:
         return {"w": networks.copies(1)}

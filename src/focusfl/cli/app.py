@@ -12,7 +12,7 @@ import typer.core
 from focusfl.cli import data as data_cli
 from focusfl.cli import deploy as deploy_cli
 from focusfl.cli import study as studies_cli
-from focusfl.util.errors import Diverged, InputError, Interrupted, choice
+from focusfl.util.errors import Diverged, InputError, Interrupted, require_choice
 
 if TYPE_CHECKING:
     from focusfl.run.experiment import Experiment
@@ -104,18 +104,18 @@ def reproduce(
     from focusfl.research.paper.reproduction import catalogue, load
     from focusfl.research.paper.running import reproduce as compute
     from focusfl.util import files
-    from focusfl.util.device import NO_UNITS, bf16_units, find
+    from focusfl.util.device import NO_BF16_SUPPORT, find_device, supports_bf16
 
     known = list(catalogue())
     if not names and not list_:
         raise InputError(f"which? One or more of {', '.join(known)}, or all")
-    choice("--precision", precision, ("float32", "bf16"))
+    require_choice("--precision", precision, ("float32", "bf16"))
     wanted = [load(name, scale) for name in (known if names in ([], ["all"]) else names)]
     if list_:
         Console().print(overview(wanted, cells, results, precision))
         return
-    if precision == "bf16" and not bf16_units(find("cpu")):
-        _note(NO_UNITS)
+    if precision == "bf16" and not supports_bf16(find_device("cpu")):
+        _note(NO_BF16_SUPPORT)
         precision = "float32"
     try:
         failed = compute(wanted, cells, results, jobs, precision=precision)
@@ -134,9 +134,9 @@ def theory(
     """Hold the bounds of the paper's theorems against measurements; prints Markdown tables."""
     from focusfl.research.theory.check import check_all
     from focusfl.research.theory.table import report as tables
-    from focusfl.util.progress import Whole
+    from focusfl.util.progress import TotalProgress
 
-    with Whole(1, unit="settings") as bar:
+    with TotalProgress(1, unit="settings") as bar:
         rows = check_all(quick, lambda done, total: bar(done / total, done, total))
     print(tables(rows))
 
@@ -149,7 +149,6 @@ def report(
     ] = None,
 ) -> None:
     """Show results as one page with tables and plots; an experiment's folder also gets report.md, in Markdown."""
-    from focusfl.data.own.readers import readable
     from focusfl.report.markdown import report as markdown
     from focusfl.report.page import page
     from focusfl.research.paper import results as kept
@@ -166,14 +165,14 @@ def report(
             raise InputError(f"{folder}: no run has finished yet")
         said = files.read_json(folder / "experiment.json")
         with files.readable_errors(folder):
-            files.write_text(folder / "report.md", readable(markdown(name, said, section)))
+            files.write_text(folder / "report.md", files.printable(markdown(name, said, section)))
         sections = [section]
     else:
         sections = kept.sections(folder)
     if not sections:
         raise InputError(f"{folder}: no results.json; focusfl run, compare and reproduce write results")
     with files.readable_errors(path):
-        files.write_text(path, readable(page(name, sections)))
+        files.write_text(path, files.printable(page(name, sections)))
     print(path)
 
 

@@ -1,4 +1,4 @@
-"""focusfl data: what is here, and getting what is not. Nothing heavy is imported before a command needs it."""
+"""focusfl data: list data sets and download them. Heavy imports wait until a command needs them."""
 
 from __future__ import annotations
 
@@ -11,57 +11,56 @@ import typer
 from focusfl.util.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
-    from focusfl.data.store import Here
+    from focusfl.data.store import CacheStatus
 
 app = typer.Typer(
-    help="Data sets and text encoders: get them, list them.", no_args_is_help=True, rich_markup_mode=None
+    help="List and download data sets and text encoders.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
 @app.command()
 def get(
     name: Annotated[str, typer.Argument(help="mnist, cifar10, imdb, yelp, minilm or all")],
-    from_: Annotated[Path | None, typer.Option("--from", help="Look in this folder first")] = None,
+    from_: Annotated[Path | None, typer.Option("--from", help="Look for the files in this folder first")] = None,
 ) -> None:
-    """Fetch a data set, check it and convert it. What is here already is checked byte by byte."""
+    """Download a data set, check it and convert it. A data set that is here already is checked byte by byte."""
     from focusfl.data import store
     from focusfl.data.store import sources
 
     failed = []
-    for one in sources.DATASETS if name == "all" else [name]:
+    for dataset in sources.DATASETS if name == "all" else [name]:
         try:
-            sources.known(one)
-            _print(store.get(one, from_))
+            _print(store.get(dataset, from_))
         except InputError as error:
             if name != "all":
                 raise
             print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-            failed.append(one)
+            failed.append(dataset)
         except KeyboardInterrupt as stopped:
-            raise Interrupted(f"{one}: stopped; nothing unfinished is left behind") from stopped
+            raise Interrupted(f"{dataset}: stopped; the unfinished download was removed") from stopped
     if failed:
-        raise InputError(f"not all: {', '.join(failed)} could not be had; the lines above say why")
+        raise InputError(f"{', '.join(failed)} could not be downloaded; the lines above say why")
 
 
 @app.command("list")
 def list_() -> None:
-    """What is here, how big, where from, and where it lies."""
+    """Show which data sets are here, with size, source and folder."""
     from rich.console import Console
     from rich.table import Table
 
     from focusfl.data import store
 
-    table = Table("name", "what", "here", "size", box=None)
+    table = Table("name", "description", "here", "size", box=None)
     for column in ("from", "folder"):
         table.add_column(column, overflow="fold")
-    for row in store.listing():
+    for row in store.list_datasets():
         here = "yes" if row.size else "damaged" if row.source else "no"
-        table.add_row(row.name, row.what, here, _size(row.size), row.source or "-", str(row.path))
+        table.add_row(row.name, row.description, here, _size(row.size), row.source or "-", str(row.path))
     Console().print(table)
 
 
-def _print(row: Here) -> None:
-    print(f"{row.name}: {_size(row.size)} in {row.path}, from {row.source}")
+def _print(status: CacheStatus) -> None:
+    print(f"{status.name}: {_size(status.size)} in {status.path}, from {status.source}")
 
 
 def _size(size: int) -> str:

@@ -76,10 +76,10 @@ def _folders(*folders: Path) -> None:
 def _make(study: str, cells: Path, jobs: list[Job], write: Callable[[], Path]) -> None:
     """Make the runs, then the page."""
     from focusfl.research.studies import keeping
-    from focusfl.util.progress import Whole
+    from focusfl.util.progress import TotalProgress
 
     try:
-        with Whole(sum(job.seconds for job in jobs), unit="runs") as bar:
+        with TotalProgress(sum(job.seconds for job in jobs), unit="runs") as bar:
             keeping.make(study, cells, jobs, bar)
     except Interrupted as stopped:
         raise Interrupted(f"{stopped}; finished runs are kept, and the same command goes on") from stopped

@@ -1,4 +1,4 @@
-"""Federations: data shared out among agents."""
+"""Federations: data sets distributed among agents, your own data, and shifts that make agents differ."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Data is checked before it is used; a message names the agent and the row."""
+"""Checks of data before it is used. The messages name the agent and the row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,19 @@ from focusfl.util.errors import InputError
 
 
 def as_data(where: str, pair: tuple[Any, Any], tokens: bool = False) -> Data:
-    """Anything array-like -> float32 x (int64 if `tokens`), and y as int64 (classes) or float32 (regression)."""
+    """Turn an (x, y) pair of anything array-like into tensors.
+
+    Args:
+        where: How messages name the pair, for example "agent 3".
+        pair: The inputs and the labels.
+        tokens: Whether x becomes int64, for an embedding, instead of float32.
+
+    Returns:
+        x, and y as int64 (classes) or float32 (regression).
+
+    Raises:
+        InputError: It is not a pair of arrays of numbers with as many labels as examples.
+    """
     try:
         x, y = pair
     except (TypeError, ValueError) as error:
@@ -23,12 +35,12 @@ def as_data(where: str, pair: tuple[Any, Any], tokens: bool = False) -> Data:
     if y.dim() == 2 and y.shape[1] == 1:
         y = y.squeeze(1)
     if y.dim() != 1 or len(y) != len(x):
-        raise InputError(f"{where}: {len(x)} rows of x, but y has shape {list(y.shape)}; expected [{len(x)}]")
+        raise InputError(f"{where}: x has {len(x)} rows, but y has shape {list(y.shape)}; expected [{len(x)}]")
     return Data(x.long() if tokens else x.float(), y.float() if y.is_floating_point() else y.long())
 
 
 def as_inputs(where: str, x: Any) -> Tensor:
-    """Examples without labels."""
+    """Turn examples without labels into a tensor [n, ...]; raise an InputError that names `where` otherwise."""
     x = _tensor(where, x)
     if x.dim() < 2:
         raise InputError(f"{where}: expected [examples, features...], found shape {list(x.shape)}")
@@ -41,39 +53,53 @@ def _tensor(where: str, value: Any) -> Tensor:
     try:
         array = np.asarray(value)
         if array.dtype == object or array.dtype.kind in "USO":
-            raise TypeError("text or rows of different length where numbers belong")
+            raise TypeError("it has text, or rows of different lengths")
         return torch.from_numpy(np.ascontiguousarray(array))
     except (TypeError, ValueError) as error:
         raise InputError(f"{where}: not an array of numbers: {error}") from error
 
 
 def check_agents(agents: Sequence[Data], classes: int | None, kind: str, also: Sequence[Data] = ()) -> int | None:
-    """Refuse what cannot be trained on; return the number of classes (None: regression)."""
+    """Check that the agents' data can be trained on.
+
+    Args:
+        agents: The data of each agent.
+        classes: The number of classes, if the user gave it.
+        kind: How messages name `agents`, for example "training".
+        also: Test data of the same agents, checked in the same way.
+
+    Returns:
+        The number of classes; None for regression.
+
+    Raises:
+        InputError: There are fewer than two agents, or data that is empty, not finite, of another shape or with
+            labels out of range.
+    """
     if len(agents) < 2:
-        found = "no agents" if not agents else "one agent"
-        raise InputError(f"{found}: a federation needs at least two, since fairness compares agents")
+        count = "no agents" if not agents else "one agent"
+        raise InputError(f"{count}: a federation needs at least two, because fairness compares agents")
     first = agents[0]
     named = [(f"agent {e}, {kind}", d) for e, d in enumerate(agents)]
     named += [(f"agent {e}, test", d) for e, d in enumerate(also)]
     for where, data in named:
         if not len(data.y):
-            raise InputError(f"{where}: no examples; leave the agent out or give it data")
+            raise InputError(f"{where}: no examples; leave the agent out, or add data")
         if data.x.shape[1:] != first.x.shape[1:]:
             shapes = f"{list(data.x.shape[1:])}, agent 0 has {list(first.x.shape[1:])}"
-            raise InputError(f"{where}: an example has shape {shapes}; all agents must have the same")
+            raise InputError(f"{where}: an example has shape {shapes}; all agents need the same shape")
         if data.y.dtype != first.y.dtype:
             raise InputError(
-                f"{where}: labels are {data.y.dtype}, agent 0 has {first.y.dtype}; use one kind for all"
+                f"{where}: labels are {data.y.dtype}, agent 0 has {first.y.dtype}; use the same type for all agents"
             )
         for part, values in (("x", data.x), ("y", data.y)):
             bad = (~torch.isfinite(values.flatten(1) if values.dim() > 1 else values[:, None])).any(1)
             if bad.any():
                 raise InputError(
-                    f"{where}, {part}, row {int(bad.nonzero()[0])}: NaN or infinite; clean the data first"
+                    f"{where}, {part}, row {int(bad.nonzero()[0])}: NaN or infinite; clean the data, then try again"
                 )
     if first.y.is_floating_point():
         if classes is not None:
-            raise InputError(f"classes = {classes}, but the labels are {first.y.dtype}: give whole numbers")
+            raise InputError(f"classes = {classes}, but the labels are {first.y.dtype}: classes need whole numbers")
         return None
     found_classes = 1 + max(int(d.y.max()) for _, d in named)
     limit = found_classes if classes is None else classes
@@ -86,10 +112,10 @@ def check_agents(agents: Sequence[Data], classes: int | None, kind: str, also: S
 
 
 def check_clusters(clusters: Sequence[int] | None, E: int) -> Tensor | None:
-    """True clusters as 0..C-1 in order of appearance."""
+    """Return the true clusters numbered 0..C-1 in order of appearance, [E]."""
     if clusters is None:
         return None
     if len(clusters) != E:
-        raise InputError(f"clusters has {len(clusters)} entries for {E} agents")
+        raise InputError(f"clusters has {len(clusters)} entries for {E} agents; expected one per agent")
     seen: dict[object, int] = {}
     return torch.tensor([seen.setdefault(getattr(c, "item", lambda c=c: c)(), len(seen)) for c in clusters])

@@ -1,4 +1,4 @@
-"""Federation: the agents' data, training and test, ragged, each example held once."""
+"""Federation: the training and test data of all agents. Agents may have different numbers of examples."""
 
 from __future__ import annotations
 
@@ -20,33 +20,52 @@ from focusfl.util.errors import InputError, require
 
 @dataclass(frozen=True)
 class Rows:
-    """The examples of all agents one after the other; agent e has rows at[e] to at[e + 1]."""
+    """The examples of all agents, one agent after the other.
 
-    x: Tensor  # [N, ...]
-    y: Tensor  # [N]
-    at: Tensor  # [E + 1]
+    Attributes:
+        x: Inputs [N, ...].
+        y: Labels [N].
+        offsets: [E + 1]; agent e has rows offsets[e] to offsets[e + 1].
+    """
+
+    x: Tensor
+    y: Tensor
+    offsets: Tensor
 
     @property
     def sizes(self) -> Tensor:
-        return self.at.diff()
+        """The number of examples of each agent, [E]."""
+        return self.offsets.diff()
 
     def of(self, e: int) -> Data:
-        a, b = int(self.at[e]), int(self.at[e + 1])
+        """Return the examples of agent e."""
+        a, b = int(self.offsets[e]), int(self.offsets[e + 1])
         return Data(self.x[a:b], self.y[a:b])
 
     def to(self, device: torch.device) -> Rows:
-        """The examples there; where agents begin and end stays on the cpu."""
-        return self if self.x.device == device else Rows(self.x.to(device), self.y.to(device), self.at)
+        """Return the same with the examples on `device`; the offsets stay on the cpu."""
+        return self if self.x.device == device else Rows(self.x.to(device), self.y.to(device), self.offsets)
 
     @staticmethod
     def join(agents: Sequence[Data]) -> Rows:
+        """Put the examples of several agents together."""
         sizes = torch.tensor([0] + [len(d.y) for d in agents])
         return Rows(torch.cat([d.x for d in agents]), torch.cat([d.y for d in agents]), sizes.cumsum(0))
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a run on this data takes when the user says nothing."""
+    """The default settings of a run on a federation.
+
+    Attributes:
+        model: A function that makes a network; None if the user must give one.
+        train: The options of local training.
+        rounds: The number of rounds.
+
+    Example:
+        >>> Recipe(rounds=20).rounds
+        20
+    """
 
     model: Callable[[], nn.Module] | None = None
     train: Train = field(default_factory=Train)
@@ -55,45 +74,68 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Federation:
-    """E agents with training and test data. Made by `from_agents` or by a function of `focusfl.data`."""
+    """E agents with training and test data. Made by `from_agents` or by a function of `focusfl.data`.
+
+    Attributes:
+        name: A short name for reports.
+        training: The training examples of all agents.
+        testing: The test examples of all agents.
+        classes: The number of classes; None means regression.
+        clusters: The true cluster of each agent, [E]; None if unknown.
+        bayes: The lowest loss that each agent can reach, [E]; None unless it is known exactly.
+        recipe: The default model, training options and number of rounds.
+
+    Example:
+        >>> fed = Federation.from_agents([([[0.0], [1.0]], [0, 1]), ([[2.0], [3.0]], [1, 0])], test=0.5)
+        >>> fed.E, fed.classes, fed.train(1).x.shape
+        (2, 2, torch.Size([1, 1]))
+    """
 
     name: str
     training: Rows
     testing: Rows
-    classes: int | None  # None: regression
-    clusters: Tensor | None = None  # [E] the true ones, where known
-    bayes: Tensor | None = None  # [E] each agent's best possible loss, where known exactly
+    classes: int | None
+    clusters: Tensor | None = None
+    bayes: Tensor | None = None
     recipe: Recipe = field(default_factory=Recipe)
 
     @property
     def E(self) -> int:
-        return len(self.training.at) - 1
+        """The number of agents."""
+        return len(self.training.offsets) - 1
 
     def train(self, e: int) -> Data:
+        """Return the training examples of agent e."""
         return self.training.of(e)
 
     def test(self, e: int) -> Data:
+        """Return the test examples of agent e."""
         return self.testing.of(e)
 
     def to(self, device: torch.device) -> Federation:
+        """Return the same federation with its examples on `device`."""
         return replace(self, training=self.training.to(device), testing=self.testing.to(device))
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of every number in it."""
+        """The sha256 of all its examples."""
         digest = hashlib.sha256()
         for part in (self.training, self.testing):
-            for tensor in (part.x, part.y, part.at):
+            for tensor in (part.x, part.y, part.offsets):
                 digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
                 digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
 
     def remarks(self) -> list[str]:
-        """What its owner should know before training."""
+        """Return warnings about the data for its owner, one sentence each."""
         return []
 
     def pool(self, groups: Tensor) -> Federation:
-        """One agent per group 0..G-1, holding all its members' examples; groups is [E]."""
+        """Return a federation with one agent per group, who holds the examples of all the group's members.
+
+        Args:
+            groups: The group 0..G-1 of each agent, [E].
+        """
         members = [(groups == g).nonzero().flatten().tolist() for g in range(int(groups.max()) + 1)]
 
         def merged(rows: Rows) -> Rows:
@@ -117,12 +159,33 @@ class Federation:
         seed: int = 0,
         name: str = "own",
     ) -> Federation:
-        """A user's own data: an (x, y) pair per agent, arrays or tensors.
+        """Make a federation from your own arrays or tensors.
 
-        test      a list of (x, y) pairs, or the share of each agent's examples to set aside
-        clusters  the true cluster of each agent, if you know it
-        classes   how many; by default the largest label plus one. Labels that are not whole numbers: regression
-        tokens    x holds whole numbers for an embedding and stays so; else it becomes float32
+        Args:
+            agents: One (x, y) pair per agent, two agents or more. Labels y that are whole numbers are classes;
+                floats mean regression.
+            test: A list of (x, y) pairs, or the share of each agent's examples to set aside for testing.
+            clusters: The true cluster of each agent, if you know it.
+            classes: The number of classes; by default the largest label plus one.
+            model: A function that makes a network. Without it, give `ff.fit` a model.
+            train: The default options of local training.
+            tokens: Whether x holds whole numbers for an embedding; otherwise x becomes float32.
+            seed: Decides which examples are set aside for testing.
+            name: A short name for reports.
+
+        Returns:
+            The federation.
+
+        Raises:
+            InputError: The data cannot be used; the message names the agent and the row.
+
+        Example:
+            >>> import numpy as np
+            >>> rng = np.random.default_rng(0)
+            >>> agents = [(rng.normal(size=(50, 4)), rng.integers(0, 3, 50)) for _ in range(5)]
+            >>> fed = Federation.from_agents(agents, test=0.2)
+            >>> fed.E, fed.classes, fed.training.sizes.tolist()
+            (5, 3, [40, 40, 40, 40, 40])
         """
         require("seed", seed, seed >= 0, "0 or more")
         data = [as_data(f"agent {e}", pair, tokens) for e, pair in enumerate(agents)]
@@ -135,7 +198,7 @@ class Federation:
         else:
             held_out = [as_data(f"agent {e}, test", pair, tokens) for e, pair in enumerate(test)]
             if len(held_out) != len(data):
-                raise InputError(f"test has {len(held_out)} agents, training has {len(data)}: they must match")
+                raise InputError(f"test has {len(held_out)} agents, training has {len(data)}: give each agent both")
         classes = check_agents(data, classes, "training", also=held_out)
         return cls(
             name=name,
@@ -148,13 +211,13 @@ class Federation:
 
 
 def _split(data: Data, share: float, seed: int, e: int) -> tuple[Data, Data]:
-    """Shuffle, then set `share` aside for testing; at least one example on either side."""
+    """Shuffle, then set `share` aside for testing; training and test get at least one example each."""
     n = len(data.y)
     if n < 2:
         raise InputError(
-            f"agent {e}: {n} example cannot be split into training and test; give it more, or pass test="
+            f"agent {e}: {n} example cannot be split into training and test; add examples, or pass test data"
         )
     order = torch.from_numpy(np.random.default_rng([seed, e]).permutation(n))
     held = min(max(round(n * share), 1), n - 1)
-    rest, out = order[held:].sort().values, order[:held].sort().values
-    return Data(data.x[rest], data.y[rest]), Data(data.x[out], data.y[out])
+    train, test = order[held:].sort().values, order[:held].sort().values
+    return Data(data.x[train], data.y[train]), Data(data.x[test], data.y[test])

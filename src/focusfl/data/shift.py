@@ -1,8 +1,8 @@
-"""Make agents differ: a federation in, a federation out, so that they compose with any data set and each other.
+"""Shifts: functions from a federation to a federation that make some agents differ. They can be combined.
 
-An agent whose data were made worse follows another distribution, so it leaves its true cluster for one that it
-shares with those treated alike; its test data change with its training data. Fewer examples are no other
-distribution.
+A shift that changes the distribution of an agent's data changes its test data as well, and moves the agent from
+its true cluster to a new one, which it shares with the agents of the same cluster that were changed with it. A
+shift that only removes or repeats training examples leaves test data and clusters as they are.
 """
 
 from __future__ import annotations
@@ -17,48 +17,122 @@ from torch import Tensor
 
 from focusfl.core import Data
 from focusfl.data.federation import Federation, Rows
-from focusfl.util.errors import InputError, require, whole
+from focusfl.util.errors import InputError, require, require_integer
 
 
 def label_noise(fed: Federation, agents: Sequence[int], p: float, seed: int = 0) -> Federation:
-    """With probability p a label is replaced by one of the other classes."""
+    """Replace each label of some agents, with probability p, by one of the other classes.
+
+    Args:
+        fed: A federation with classes.
+        agents: The agents to change, counted from 0.
+        p: The probability, from 0 to 1.
+        seed: Decides which labels change.
+
+    Returns:
+        The changed federation.
+
+    Raises:
+        InputError: An option is out of range, or the federation is for regression.
+
+    Example:
+        >>> from focusfl.data import rotated_digits
+        >>> label_noise(rotated_digits(), agents=[0], p=0.3).name
+        'rotated-digits+label-noise'
+    """
     require("shift.p", p, 0 <= p <= 1, "from 0 to 1")
 
     def noisy(data: Data, rng: np.random.Generator) -> Data:
-        classes = _classes(fed)
+        classes = _require_classes(fed)
         hit = torch.from_numpy(rng.random(len(data.y)) < p)
         other = torch.from_numpy(rng.integers(1, classes, len(data.y)))
         return Data(data.x, torch.where(hit, (data.y + other) % classes, data.y))
 
-    return _worse(fed, agents, noisy, seed, "label-noise")
+    return _change_agents(fed, agents, noisy, seed, "label-noise")
 
 
 def free_riders(fed: Federation, agents: Sequence[int], seed: int = 0) -> Federation:
-    """Labels drawn at random: nothing can be learnt from these agents."""
+    """Replace all labels of some agents by random ones: nothing can be learnt from these agents.
+
+    Args:
+        fed: A federation with classes.
+        agents: The agents to change, counted from 0.
+        seed: Decides the labels.
+
+    Returns:
+        The changed federation.
+
+    Raises:
+        InputError: An option is out of range, or the federation is for regression.
+
+    Example:
+        >>> from focusfl.data import rotated_digits
+        >>> free_riders(rotated_digits(), agents=[0, 1]).clusters.tolist()
+        [3, 3, 0, 0, 0, 0, 0, 1, 1, 2]
+    """
 
     def random_labels(data: Data, rng: np.random.Generator) -> Data:
-        return Data(data.x, torch.from_numpy(rng.integers(0, _classes(fed), len(data.y))))
+        return Data(data.x, torch.from_numpy(rng.integers(0, _require_classes(fed), len(data.y))))
 
-    return _worse(fed, agents, random_labels, seed, "free-riders")
+    return _change_agents(fed, agents, random_labels, seed, "free-riders")
 
 
 def feature_noise(fed: Federation, agents: Sequence[int], sigma: float, seed: int = 0) -> Federation:
-    """N(0, sigma^2) on every feature."""
+    """Add normal noise N(0, sigma^2) to every feature of some agents.
+
+    Args:
+        fed: A federation whose features are real numbers.
+        agents: The agents to change, counted from 0.
+        sigma: The standard deviation of the noise.
+        seed: Decides the noise.
+
+    Returns:
+        The changed federation.
+
+    Raises:
+        InputError: An option is out of range, or the features are token ids.
+
+    Example:
+        >>> from focusfl.data import rotated_digits
+        >>> feature_noise(rotated_digits(), agents=[9], sigma=0.5).name
+        'rotated-digits+feature-noise'
+    """
     require("shift.sigma", sigma, sigma >= 0, "0 or more")
     if not fed.training.x.is_floating_point():
-        raise InputError(f"feature-noise: the features of {fed.name} are no real numbers")
+        raise InputError(f"feature-noise: the features of {fed.name} are token ids; noise needs real numbers")
 
     def blurred(data: Data, rng: np.random.Generator) -> Data:
         noise = rng.normal(0, sigma, tuple(data.x.shape)).astype("float32")
         return Data(data.x + torch.from_numpy(noise), data.y)
 
-    return _worse(fed, agents, blurred, seed, "feature-noise")
+    return _change_agents(fed, agents, blurred, seed, "feature-noise")
 
 
 def unequal(fed: Federation, ratio: float, seed: int = 0) -> Federation:
-    """Unequal sizes: agents keep shares of their training data evenly spaced in logs, 1 to 1/ratio, shuffled."""
+    """Give agents unequal numbers of training examples.
+
+    Agents keep shares of their training data from 1 down to 1 / ratio, evenly spaced on a log scale, in random
+    order. Test data stay as they are.
+
+    Args:
+        fed: Any federation.
+        ratio: The largest share divided by the smallest, 1 or more.
+        seed: Decides which agent gets which share, and which examples are kept.
+
+    Returns:
+        The changed federation.
+
+    Raises:
+        InputError: An option is out of range.
+
+    Example:
+        >>> from focusfl.data import synthetic
+        >>> sizes = unequal(synthetic(), ratio=10).training.sizes
+        >>> sizes.min().item(), sizes.max().item()
+        (10, 100)
+    """
     require("shift.ratio", ratio, ratio >= 1, "1 or more")
-    _seed(seed)
+    _check_seed(seed)
     rng = np.random.default_rng([seed, 11])
     shares = rng.permutation(np.geomspace(1, 1 / ratio, fed.E))
     parts = []
@@ -71,25 +145,80 @@ def unequal(fed: Federation, ratio: float, seed: int = 0) -> Federation:
 
 
 def tiny(fed: Federation, agents: Sequence[int], n: int = 5, seed: int = 0) -> Federation:
-    """These agents keep n training examples, drawn at random; what they are tested on stays."""
-    return _few(fed, agents, n, seed, "tiny", lambda rows, size: rows)
+    """Leave some agents only n training examples, drawn at random; their test data stay as they are.
+
+    Args:
+        fed: Any federation.
+        agents: The agents to change, counted from 0.
+        n: How many examples they keep.
+        seed: Decides which examples are kept.
+
+    Returns:
+        The changed federation.
+
+    Raises:
+        InputError: An option is out of range.
+
+    Example:
+        >>> from focusfl.data import synthetic
+        >>> tiny(synthetic(E=3), agents=[1]).training.sizes.tolist()
+        [100, 5, 100]
+    """
+    return _keep_few(fed, agents, n, seed, "tiny", lambda rows, size: rows)
 
 
 def duplicates(fed: Federation, agents: Sequence[int], n: int = 5, seed: int = 0) -> Federation:
-    """These agents seem as large as they were, but have n training examples again and again."""
-    return _few(fed, agents, n, seed, "duplicates", lambda rows, size: rows[torch.arange(size) % len(rows)])
+    """Give some agents n training examples, repeated up to the number that they had; test data stay as they are.
+
+    Args:
+        fed: Any federation.
+        agents: The agents to change, counted from 0.
+        n: How many different examples they keep.
+        seed: Decides which examples are kept.
+
+    Returns:
+        The changed federation.
+
+    Raises:
+        InputError: An option is out of range.
+
+    Example:
+        >>> from focusfl.data import synthetic
+        >>> few = duplicates(synthetic(E=3), agents=[1])
+        >>> few.training.sizes.tolist(), len(few.train(1).x.unique(dim=0))
+        ([100, 100, 100], 5)
+    """
+    return _keep_few(fed, agents, n, seed, "duplicates", lambda rows, size: rows[torch.arange(size) % len(rows)])
 
 
 def dirichlet(fed: Federation, alpha: float, seed: int = 0) -> Federation:
-    """Label skew: within each true cluster the examples are dealt out anew, class by class, with Dirichlet(alpha)
-    shares (Hsu et al. 2019). Small alpha: an agent sees few classes. Training and test follow the same shares."""
+    """Skew the labels: redistribute the examples of each class with Dirichlet(alpha) shares (Hsu et al. 2019).
+
+    Examples stay within their true cluster. Training and test data follow the same shares.
+
+    Args:
+        fed: A federation with classes.
+        alpha: The concentration, above 0. With a small alpha, an agent sees few classes.
+        seed: Decides the shares, and who gets which example.
+
+    Returns:
+        The changed federation.
+
+    Raises:
+        InputError: An option is out of range, or the federation is for regression.
+
+    Example:
+        >>> from focusfl.data import rotated_digits
+        >>> dirichlet(rotated_digits(), alpha=0.1).name
+        'rotated-digits+dirichlet'
+    """
     require("shift.alpha", alpha, alpha > 0, "a positive number")
-    _seed(seed)
-    classes = _classes(fed)
+    _check_seed(seed)
+    classes = _require_classes(fed)
     rng = np.random.default_rng([seed, 12])
     groups = torch.zeros(fed.E, dtype=torch.long) if fed.clusters is None else fed.clusters
-    shares = _some(rng.dirichlet([alpha] * fed.E, classes), groups, seed)  # [classes, E]
-    training, testing = (_deal(rows, groups, shares, rng) for rows in (fed.training, fed.testing))
+    shares = _fill_empty_classes(rng.dirichlet([alpha] * fed.E, classes), groups, seed)  # [classes, E]
+    training, testing = (_deal_examples(rows, groups, shares, rng) for rows in (fed.training, fed.testing))
     return replace(fed, name=f"{fed.name}+dirichlet", training=training, testing=testing)
 
 
@@ -104,9 +233,9 @@ SHIFTS: dict[str, Callable[..., Federation]] = {
 }
 
 
-def _some(shares: Any, groups: Tensor, seed: int) -> Any:
-    """Where all shares of a class within a cluster are 0, as small alphas make them, one member gets it all."""
-    rng = np.random.default_rng([seed, 14])  # of its own: where nothing is 0, nothing else changes
+def _fill_empty_classes(shares: Any, groups: Tensor, seed: int) -> Any:
+    """Give one member all of a class whose shares within a cluster are all 0, as happens with a small alpha."""
+    rng = np.random.default_rng([seed, 14])  # a stream of its own: where nothing is 0, no other draw changes
     for g in groups.unique().tolist():
         members = (groups == g).nonzero().flatten().numpy()
         for c in (shares[:, members].sum(1) == 0).nonzero()[0]:
@@ -114,26 +243,26 @@ def _some(shares: Any, groups: Tensor, seed: int) -> Any:
     return shares
 
 
-def _deal(rows: Rows, groups: Tensor, shares: Any, rng: np.random.Generator) -> Rows:
-    """Deal each cluster's examples to its members; everyone gets at least one."""
-    hands: list[list[Tensor]] = [[] for _ in groups]
+def _deal_examples(rows: Rows, groups: Tensor, shares: Any, rng: np.random.Generator) -> Rows:
+    """Deal each cluster's examples to its members by their shares; every agent gets at least one."""
+    dealt: list[list[Tensor]] = [[] for _ in groups]  # [E] rows of each agent
     for g in groups.unique().tolist():
         members = (groups == g).nonzero().flatten().tolist()
-        own = torch.cat([torch.arange(int(rows.at[e]), int(rows.at[e + 1])) for e in members])
-        spare = own[torch.from_numpy(rng.permutation(len(own)))]
-        for e, row in zip(members, spare, strict=False):  # one each to begin with
-            hands[e].append(row[None])
-        rest = spare[len(members) :]
+        available = torch.cat([torch.arange(int(rows.offsets[e]), int(rows.offsets[e + 1])) for e in members])
+        shuffled = available[torch.from_numpy(rng.permutation(len(available)))]
+        for e, row in zip(members, shuffled, strict=False):  # one example each to begin with
+            dealt[e].append(row[None])
+        rest = shuffled[len(members) :]
         for c, share in enumerate(shares[:, members]):
             chosen = rest[rows.y[rest] == c]
             cuts = (np.cumsum(share / share.sum())[:-1] * len(chosen)).round().astype(int)
             for e, part in zip(members, chosen.tensor_split(torch.from_numpy(cuts)), strict=True):
-                hands[e].append(part)
-    order = [torch.cat(hand) for hand in hands]
+                dealt[e].append(part)
+    order = [torch.cat(parts) for parts in dealt]
     return Rows.join([Data(rows.x[index], rows.y[index]) for index in order])
 
 
-def _few(
+def _keep_few(
     fed: Federation,
     agents: Sequence[int],
     n: int,
@@ -141,10 +270,10 @@ def _few(
     name: str,
     repeat: Callable[[Tensor, int], Tensor],
 ) -> Federation:
-    """Some agents with the rows that `repeat` makes of n drawn ones and of how many there were."""
-    _known(fed, agents)
-    whole("shift.n", n, 1)
-    _seed(seed)
+    """Draw n training rows of some agents and give them repeat(rows, number of rows before)."""
+    _check_agents(fed, agents)
+    require_integer("shift.n", n, 1)
+    _check_seed(seed)
     parts = []
     for e in range(fed.E):
         data = fed.train(e)
@@ -156,25 +285,25 @@ def _few(
     return replace(fed, name=f"{fed.name}+{name}", training=Rows.join(parts))
 
 
-def _seed(seed: int) -> None:
+def _check_seed(seed: int) -> None:
     require("shift.seed", seed, seed >= 0, "0 or more")
 
 
-def _known(fed: Federation, agents: Sequence[int]) -> None:
+def _check_agents(fed: Federation, agents: Sequence[int]) -> None:
     for e in agents:
         require("shift.agents", e, 0 <= e < fed.E, f"agents from 0 to {fed.E - 1}")
 
 
-def _worse(
+def _change_agents(
     fed: Federation,
     agents: Sequence[int],
     change: Callable[[Data, np.random.Generator], Data],
     seed: int,
     name: str,
 ) -> Federation:
-    """Change some agents' training and test data, and give them clusters of their own."""
-    _known(fed, agents)
-    _seed(seed)
+    """Change some agents' training and test data, and move them to new clusters."""
+    _check_agents(fed, agents)
+    _check_seed(seed)
 
     def changed(rows: Rows, split: int) -> Rows:
         rng = [np.random.default_rng([seed, 10, split, e]) for e in range(fed.E)]
@@ -190,7 +319,7 @@ def _worse(
     return replace(fed, name=name, training=training, testing=testing, clusters=clusters, bayes=None)
 
 
-def _classes(fed: Federation) -> int:
+def _require_classes(fed: Federation) -> int:
     if fed.classes is None:
-        raise InputError(f"{fed.name} has no classes: this shift is for classification")
+        raise InputError(f"{fed.name} has no classes: this shift needs a data set for classification")
     return fed.classes

@@ -21,7 +21,7 @@ def choose(name: str, task: Task, fed: Federation, train: Train) -> type[Engine]
         if name not in NAMES:
             raise InputError(f"engine = {name!r}: {nearest(name, [*NAMES, 'auto'])}")
         return _flower() if name == "flower" else ENGINES[name]
-    return Vectorised if task.plain and step_work(task, fed, train) < VECTORISE_BELOW else Serial
+    return Vectorised if task.stateless and step_work(task, fed, train) < VECTORISE_BELOW else Serial
 
 
 def _flower() -> type[Engine]:

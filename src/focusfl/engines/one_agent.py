@@ -41,7 +41,7 @@ class LocalAgent:
         return torch.stack([self._loss(w, m, sample if r else self.data) for m, r in enumerate(estimate)])
 
     def _loss(self, w: Models, m: int, data: Data) -> Tensor:
-        if data is self.data and self.full and self.task.plain:  # keep the graph: `sgd` begins with this pass
+        if data is self.data and self.full and self.task.stateless:  # keep the graph: `sgd` begins with this pass
             self._passes[m] = (w, *self._training_loss(take(w, m), self._whole))
             return self._passes[m][2].detach()
         return self._each(take(w, m), data).sum() / len(data.y)
@@ -67,8 +67,8 @@ class LocalAgent:
     def sgd(self, w: Models, **options: Unpack[SgdOptions]) -> Models:
         M, only = len(next(iter(w.values()))), options.get("only")
         theta = tree_map(lambda v: v.detach().clone(), w)
-        with torch.random.fork_rng(devices=[], enabled=not self.task.plain):  # dropout: from (seed, t, e) alone
-            if not self.task.plain:
+        with torch.random.fork_rng(devices=[], enabled=not self.task.stateless):  # dropout: from (seed, t, e) alone
+            if not self.task.stateless:
                 torch.manual_seed(plan.draw(self.seed, self.t, self.e))
             for m in range(M) if only is None else only.nonzero().flatten().tolist():
                 self._descend(take(theta, m), w, m, options)
@@ -107,7 +107,7 @@ class LocalAgent:
             return
         made = plan.batches(self.seed, self.t, np.array([self.e]), np.array([n]), self.train)
         steps = [made.step(0, k) for k in range(made.size.shape[1])]
-        if any(len(rows) == 1 for rows in steps) and not self.task.takes_one(self.data.x[:1]):
+        if any(len(rows) == 1 for rows in steps) and not self.task.accepts_one_example(self.data.x[:1]):
             steps = plan.joined(steps)
         for rows in (torch.from_numpy(step).to(self.data.y.device) for step in steps):
             yield Data(self.data.x[rows], self.data.y[rows]), rows
@@ -148,4 +148,4 @@ def channels_last(task: Task, x: Tensor) -> Tensor:
 
     Not where a convolution has fewer than eight channels: there torch 2.13 writes out of bounds on the cpu.
     """
-    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and task.wide else x
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and task.prefers_channels_last else x

@@ -38,4 +38,4 @@ class Serial(Engine):
             view = algorithm.downlink(server, torch.tensor(e))
             scores.append(score(algorithm, view, take(states, e), self.task, self.fed.test(e)))
         loss, correct = (torch.cat(parts) for parts in zip(*scores, strict=True))
-        return Scores.of_examples(loss, correct, self.fed.testing.at, self.task.classes)
+        return Scores.of_examples(loss, correct, self.fed.testing.offsets, self.task.classes)

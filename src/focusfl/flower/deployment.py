@@ -28,7 +28,7 @@ from focusfl.engines.plan import Ints
 from focusfl.flower.protocol.exchange import Exchange, TooFew
 from focusfl.flower.protocol.roster import Roster
 from focusfl.flower.protocol.secure_round import refuse_if_not_a_sum, secure_round
-from focusfl.models.task import Fresh, Task
+from focusfl.models.task import InitialWeights, Task
 from focusfl.run import checkpoint, identity, results
 from focusfl.run.best_loss import BestLoss
 from focusfl.run.loop import Round, run
@@ -101,8 +101,8 @@ class Deployment:
         return Deployment(algorithm, model, agents, classes, chosen, out, resume, name)
 
     @cached_property
-    def networks(self) -> Fresh:
-        return Fresh(self.model, self.settings.seed)
+    def networks(self) -> InitialWeights:
+        return InitialWeights(self.model, self.settings.seed)
 
     @property
     def method(self) -> str:

@@ -1,4 +1,4 @@
-"""Networks, as functions that make one."""
+"""Networks: functions that make one."""
 
 from focusfl.models.mlp import linear, mlp
 from focusfl.models.resnet import resnet18

@@ -8,12 +8,41 @@ from torch import nn
 
 
 def linear(inputs: int, outputs: int = 1, bias: bool = False) -> nn.Module:
-    """w^T x: the paper's linear model."""
+    """Make the paper's linear model, w^T x.
+
+    Args:
+        inputs: The number of features.
+        outputs: The number of outputs; 1 for regression.
+        bias: Whether to add a constant.
+
+    Returns:
+        A network from [n, ...] to [n, outputs]; inputs are flattened.
+
+    Example:
+        >>> linear(10)
+        Sequential(
+          (0): Flatten(start_dim=1, end_dim=-1)
+          (1): Linear(in_features=10, out_features=1, bias=False)
+        )
+    """
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, outputs, bias=bias))
 
 
 def mlp(*sizes: int) -> nn.Module:
-    """Linear layers with ReLU in between; mlp(784, 200, 10) is the paper's MNIST network."""
+    """Make a multi-layer perceptron: linear layers with ReLU in between.
+
+    Args:
+        *sizes: The number of inputs, of units in each hidden layer, and of outputs.
+
+    Returns:
+        A network from [n, ...] to [n, outputs]; inputs are flattened.
+
+    Example:
+        The paper's MNIST network:
+
+        >>> sum(p.numel() for p in mlp(784, 200, 10).parameters())
+        159010
+    """
     layers: list[nn.Module] = [nn.Flatten()]
     for i, (a, b) in enumerate(itertools.pairwise(sizes)):
         layers += [nn.ReLU()] * (i > 0) + [nn.Linear(a, b)]

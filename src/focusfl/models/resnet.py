@@ -1,4 +1,4 @@
-"""ResNet-18 for 32 x 32 images (He et al. 2016, section 4.2 style stem: 3 x 3, no pooling)."""
+"""ResNet-18 for 32 x 32 images (He et al. 2016; first layer 3 x 3 without pooling, as in their section 4.2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions and a way past them."""
+    """Two 3 x 3 convolutions with a shortcut past them."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -15,8 +15,9 @@ class Block(nn.Module):
         self.norm1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.norm2 = nn.BatchNorm2d(outputs)
-        past = [nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)]
-        self.past = nn.Sequential(*past) if stride != 1 or inputs != outputs else nn.Sequential()
+        shortcut = [nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)]
+        # Checkpoints hold this name.
+        self.past = nn.Sequential(*shortcut) if stride != 1 or inputs != outputs else nn.Sequential()
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.relu(self.norm1(self.conv1(x)))
@@ -24,7 +25,22 @@ class Block(nn.Module):
 
 
 def resnet18(classes: int = 10, width: int = 64, channels: int = 3) -> nn.Module:
-    """Four stages of two blocks, `width` to 8 x `width` channels; 11,173,962 parameters at width 64, 10 classes."""
+    """Make a ResNet-18 for small images: four stages of two blocks, `width` to 8 x `width` channels.
+
+    It has batch norm, so it runs on the serial engine.
+
+    Args:
+        classes: The number of classes.
+        width: Channels of the first stage; 64 is the usual ResNet-18, 16 or 8 suit small machines.
+        channels: Channels of an image.
+
+    Returns:
+        A network from [n, channels, H, W] to [n, classes].
+
+    Example:
+        >>> sum(p.numel() for p in resnet18().parameters())
+        11173962
+    """
     layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     inputs = width
     for stage in range(4):

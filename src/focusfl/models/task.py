@@ -1,4 +1,4 @@
-"""Task: a network and its loss as pure functions of the weights; and where first weights come from."""
+"""Task: a network and its loss as pure functions of the weights. InitialWeights: the weights of round 0."""
 
 from __future__ import annotations
 
@@ -15,103 +15,127 @@ from focusfl.util.errors import InputError
 
 Weights = dict[str, Tensor]  # ONE model: the M axis taken off
 
-# Layers whose output depends on weights and input alone, the same in train and eval mode, and that vmap.
-PLAIN = (
+# Layers whose output depends on weights and input alone, is the same in train and eval mode, and can be vmapped.
+STATELESS_LAYERS = (
     *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Flatten, nn.Unflatten, nn.Identity, nn.LayerNorm),
     *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus),
     *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.GroupNorm),
 )
-# Layers that keep statistics of the batch or draw random numbers: one agent at a time only.
-MOODY = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd, nn.RNNBase)
-# Where torch's layers with batch statistics live: they write into what they are given.
-NORMS = ("torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm")
-# What one module may hold, besides its class, that changes its answer, and its gradient.
-HOOKS, BACKWARD = ("_forward_hooks", "_forward_pre_hooks", "forward"), ("_backward_hooks", "_backward_pre_hooks")
+# Layers that keep batch statistics or draw random numbers: they can only run one agent at a time.
+STATEFUL_LAYERS = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd, nn.RNNBase)
+# The modules of torch whose layers update their batch statistics in place.
+NORM_LAYER_MODULES = ("torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm")
+# Attributes of one module object, besides its class, that change its output and its gradient.
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "forward")
+BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 
 
 class Score(NamedTuple):
-    """Per example."""
+    """How good predictions are, for each example."""
 
     loss: Tensor  # [n]
-    right: Tensor  # [n], 1 where the class is right; zeros in regression
+    correct: Tensor  # [n], 1 where the predicted class is correct; zeros in regression
 
 
 class Task:
-    """`classes` None: regression with squared error. Else classification with cross-entropy."""
+    """A network with its loss, as functions of the weights.
+
+    Args:
+        network: The network; it is copied.
+        classes: The number of classes, trained with cross-entropy. None means regression with squared error.
+
+    Attributes:
+        bf16: Whether training multiplies in bfloat16; weights and sums stay float32. Set by the run.
+        parameters: Names of the trained parameters.
+        custom_statistics: Names of the persistent float buffers that are not torch's batch statistics.
+        local_buffers: Names of the buffers that are not shared: counters, and buffers that are not persistent.
+        stateful_layers: Kinds of layers with state or randomness, which need the serial engine.
+        has_forward_hooks: Whether a module has forward hooks or a replaced `forward`.
+        prefers_channels_last: Whether convolutions run faster, and safely, with channels innermost.
+        stateless: Whether the output depends on weights and input alone.
+
+    Example:
+        >>> task = Task(nn.Linear(3, 2), classes=2)
+        >>> task.outputs(task.weights(), torch.zeros(5, 3)).shape
+        torch.Size([5, 2])
+    """
 
     def __init__(self, network: nn.Module, classes: int | None) -> None:
         self.network = copy.deepcopy(network)
         self.classes = classes
-        self.bf16 = False  # training multiplies in bfloat16; weights and sums stay float32
+        self.bf16 = False
         self.parameters = [k for k, p in network.named_parameters() if p.requires_grad]
-        travels = travelling(network)
-        norms = {name for name, m in network.named_modules() if type(m).__module__ in NORMS}
-        self.own = [k for k, _ in network.named_buffers() if k in travels and k.rpartition(".")[0] not in norms]
-        self.local = [k for k, _ in network.named_buffers() if k not in travels]  # counters, and not persistent
+        shared, buffers = shared_weights(network), [k for k, _ in network.named_buffers()]
+        norms = {name for name, m in network.named_modules() if type(m).__module__ in NORM_LAYER_MODULES}
+        self.custom_statistics = [k for k in buffers if k in shared and k.rpartition(".")[0] not in norms]
+        self.local_buffers = [k for k in buffers if k not in shared]
         layers = [m for m in network.modules() if type(m) is not nn.Sequential]
-        self.hooked = any(vars(m).get(k) for m in network.modules() for k in HOOKS)
         convolutions = [m for m in layers if isinstance(m, nn.Conv2d)]
-        self.wide = bool(convolutions) and all(m.out_channels >= 8 and m.groups == 1 for m in convolutions)
-        self.moody = [type(m).__name__ for m in layers if isinstance(m, MOODY)]
-        self.moody += ["backward hooks"] * any(vars(m).get(k) for m in network.modules() for k in BACKWARD)
-        restless = self.hooked or self.moody or any(b.is_floating_point() for b in network.buffers())
-        self.plain = not restless and all(type(m) in PLAIN for m in layers)
+        wide = all(m.out_channels >= 8 and m.groups == 1 for m in convolutions)
+        self.prefers_channels_last = bool(convolutions) and wide
+        self.has_forward_hooks = any(vars(m).get(k) for m in network.modules() for k in FORWARD_HOOKS)
+        self.stateful_layers = [type(m).__name__ for m in layers if isinstance(m, STATEFUL_LAYERS)]
+        if any(vars(m).get(k) for m in network.modules() for k in BACKWARD_HOOKS):
+            self.stateful_layers.append("backward hooks")
+        has_state = self.stateful_layers or any(b.is_floating_point() for b in network.buffers())
+        known_layers = all(type(m) in STATELESS_LAYERS for m in layers)
+        self.stateless = known_layers and not has_state and not self.has_forward_hooks
 
     def attributes(self) -> list[tuple[str, str, object]]:
-        """Plain values that modules hold, such as a slope or a scale: they too decide what the network says."""
+        """Return (module, attribute, value) of the simple values in modules, such as a slope: they matter too."""
         kinds = (bool, int, float, str, type(None))
         named = [(name, k, v) for name, m in self.network.named_modules() for k, v in vars(m).items()]
         return [(name, k, v) for name, k, v in named if isinstance(v, kinds) and k != "training"]
 
     def weights(self) -> Weights:
-        """What travels: trained parameters and persistent float statistics. All else stays put, as it was."""
-        return travelling(self.network)
+        """Return what agents and server exchange: trained parameters and persistent float statistics."""
+        return shared_weights(self.network)
 
     def outputs(self, w: Weights, x: Tensor, train: bool = False) -> Tensor:
-        """What the network with weights w says to x, [n, C]. In train mode batch statistics in w are updated."""
+        """Return the network's outputs [n, C] for x with weights w. In train mode, w's statistics are updated."""
         if self.network.training != train:
             self.network.train(train)
-        local = {k: self.network.get_buffer(k).clone() for k in self.local}
-        given = {**local, **w, **{k: w[k].clone() for k in self.own}}  # `forward` may write or assign
+        local = {k: self.network.get_buffer(k).clone() for k in self.local_buffers}
+        used = {**local, **w, **{k: w[k].clone() for k in self.custom_statistics}}  # `forward` may write or assign
         if self.bf16 and train:
             with torch.autocast(x.device.type, torch.bfloat16):
-                out: Tensor = functional_call(self.network, given, (x,)).float()
+                out: Tensor = functional_call(self.network, used, (x,)).float()
         else:
-            out = functional_call(self.network, given, (x,))
-        if train and self.own:
-            self._keep(w, given)
+            out = functional_call(self.network, used, (x,))
+        if train and self.custom_statistics:
+            self._store_statistics(w, used)
         return out
 
     @torch.no_grad()
-    def _keep(self, w: Weights, given: Weights) -> None:
-        """Statistics of the user's own modules, as `forward` left them, into w."""
-        for k in self.own:
-            if not isinstance(given[k], Tensor) or given[k].shape != w[k].shape:
+    def _store_statistics(self, w: Weights, used: Weights) -> None:
+        """Copy the custom statistics, as `forward` left them, into w."""
+        for k in self.custom_statistics:
+            if not isinstance(used[k], Tensor) or used[k].shape != w[k].shape:
                 raise InputError(
-                    f"the model's {k} has shape {list(w[k].shape)} and its forward makes it another: register it "
-                    "in its last shape, or with persistent=False if it need not be kept"
+                    f"the model's forward changes the shape {list(w[k].shape)} of its buffer {k}: register it in "
+                    "its final shape, or with persistent=False if it need not be saved"
                 )
-            w[k].copy_(given[k])
+            w[k].copy_(used[k])
 
     def example_losses(self, out: Tensor, y: Tensor) -> Tensor:
-        """l(h(x), y) of each example: out [..., n, C], y [..., n] -> [..., n]."""
+        """Return the loss l(h(x), y) of each example: out [..., n, C], y [..., n] -> [..., n]."""
         if self.classes is None:
             return (out.squeeze(-1) - y).square()
         return -torch.log_softmax(out, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
     def predictions(self, out: Tensor) -> Tensor:
-        """Probabilities when classifying; the outputs themselves in regression."""
+        """Return class probabilities, or in regression the outputs themselves."""
         return out if self.classes is None else torch.softmax(out, -1)
 
     def score(self, p: Tensor, y: Tensor) -> Score:
-        """Judge predictions p [n, C]; eq. 7: the loss of a mixture is the loss of the mixed probabilities."""
+        """Score predictions p [n, C]. Eq. 7: the loss of a mixture is the loss of the mixed probabilities."""
         if self.classes is None:
             return Score((p.squeeze(-1) - y).square(), torch.zeros_like(y))
         loss = -p.gather(-1, y.unsqueeze(-1)).squeeze(-1).clamp_min(1e-12).log()
         return Score(loss, (p.argmax(-1) == y).to(p.dtype))
 
-    def takes_one(self, x: Tensor) -> bool:
-        """Can it train on a batch of one example, x [1, ...]? Batch norm of plain vectors needs two."""
+    def accepts_one_example(self, x: Tensor) -> bool:
+        """Return whether it can train on one example, x [1, ...]; batch norm of vectors needs two."""
         if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.network.modules()):
             return True
         try:
@@ -122,21 +146,25 @@ class Task:
         return True
 
     def check(self, x: Tensor) -> None:
-        """Does the network take such inputs and answer with one output per class?"""
+        """Check that the network accepts inputs like x [n, ...] and gives one output per class.
+
+        Raises:
+            InputError: It does not; the message says what to change.
+        """
         if not self.parameters:
             raise InputError("the model has no parameters to train")
         if any("/" in k for k in self.network.state_dict()):
-            raise InputError("the model has a module with '/' in its name: rename it")
+            raise InputError("a module of the model has '/' in its name: rename it")
         for k, v in self.weights().items():
             if v.dtype != torch.float32:
                 kind = str(v.dtype).removeprefix("torch.")
                 raise InputError(
                     f"the model's {k} is {kind}: trained weights and statistics must be float32. Call "
-                    "model.float(); for speed there is precision = bf16"
+                    "model.float(); for faster training use precision = bf16"
                 )
         for name, m in self.network.named_modules():
             if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats and m.momentum is None:
-                raise InputError(f"the model's {name or type(m).__name__} has momentum = None: give it a number")
+                raise InputError(f"the model's {name or type(m).__name__} has momentum = None: set it to a number")
         two = x[[0, 0]].to(next(self.network.parameters()).device)
         try:
             with torch.no_grad():
@@ -147,55 +175,66 @@ class Task:
         if not isinstance(out, Tensor) or tuple(out.shape) != (2, want):
             what = "regression needs 1 output" if self.classes is None else f"the labels need {want} outputs"
             found = f"shape {list(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
-            raise InputError(f"the model answers two examples with {found}: {what} each")
+            raise InputError(f"the model returns {found} for two examples: {what} each")
 
 
-class Fresh:
-    """First weights (core.Networks). `model` is a function that makes a network, or a network as it is."""
+class InitialWeights:
+    """The weights of round 0 (implements core.Networks).
+
+    Args:
+        model: A function that makes a network, or a network to start from as it is.
+        seed: The seed that a new network's weights are drawn with.
+    """
 
     def __init__(self, model: nn.Module | Callable[[], nn.Module], seed: int) -> None:
         self.model, self.seed = model, seed
 
     def network(self, m: int = 0) -> nn.Module:
-        """The m-th network drawn under this seed; the global random state is left alone."""
+        """Return the m-th network under this seed; the global random state does not change."""
         if isinstance(self.model, nn.Module):
             return self.model
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_mix(self.seed, m))
+            torch.manual_seed(_network_seed(self.seed, m))
             return self.model()
 
     def copies(self, M: int, noise: float = 0.0) -> Models:
+        """Return M copies of one network; all but the first with noise, relative to each tensor's spread."""
         network = self.network()
-        learnt = {k for k, p in network.named_parameters() if p.requires_grad}
-        rng = torch.Generator().manual_seed(_mix(self.seed, -1))
-        weights = travelling(network)
-        spread = {k: v.std(correction=0) for k, v in weights.items() if k in learnt}
-        if not any(spread.values()):  # constant tensors, all of them: take their size, or that of a usual start
+        trained = {k for k, p in network.named_parameters() if p.requires_grad}
+        rng = torch.Generator().manual_seed(_network_seed(self.seed, -1))
+        weights = shared_weights(network)
+        spread = {k: v.std(correction=0) for k, v in weights.items() if k in trained}
+        if not any(spread.values()):  # all tensors are constant: use their size, or that of a usual initialisation
             spread = {k: weights[k].abs().max() or weights[k].shape[-1:].numel() ** -0.5 for k in spread}
         stack = {}
         for k, v in weights.items():
             stack[k] = v.unsqueeze(0).repeat(M, *[1] * v.dim())
-            if noise and k in learnt:
+            if noise and k in trained:
                 draws = torch.randn(stack[k][1:].shape, generator=rng, dtype=v.dtype)
                 stack[k][1:] += noise * spread[k] * draws
         return stack
 
     def independent(self, M: int) -> Models:
+        """Return M networks, each with weights of its own.
+
+        Raises:
+            InputError: `model` is one network, not a function that makes networks.
+        """
         if M > 1 and isinstance(self.model, nn.Module):
             raise InputError(
                 "independent networks need a function that makes one, not a network: model=lambda: ..."
             )
-        each = [travelling(self.network(m)) for m in range(M)]
+        each = [shared_weights(self.network(m)) for m in range(M)]
         return {k: torch.stack([w[k] for w in each]) for k in each[0]}
 
 
-def travelling(network: nn.Module) -> Weights:
-    """Trained parameters and float statistics."""
-    kept = network.state_dict().keys()
-    learnt = {k: p for k, p in network.named_parameters() if p.requires_grad}
-    statistics = {k: b for k, b in network.named_buffers() if b.is_floating_point() and k in kept}
-    return {k: v.detach() for k, v in {**learnt, **statistics}.items()}
+def shared_weights(network: nn.Module) -> Weights:
+    """Return what agents and server exchange: trained parameters and persistent float statistics."""
+    persistent = network.state_dict().keys()
+    trained = {k: p for k, p in network.named_parameters() if p.requires_grad}
+    statistics = {k: b for k, b in network.named_buffers() if b.is_floating_point() and k in persistent}
+    return {k: v.detach() for k, v in {**trained, **statistics}.items()}
 
 
-def _mix(seed: int, m: int) -> int:
+def _network_seed(seed: int, m: int) -> int:
     return (seed * 1_000_003 + m + 1) % (1 << 62)

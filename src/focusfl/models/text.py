@@ -1,4 +1,4 @@
-"""A text classifier: an encoder, fine-tuned, with a linear head. Frozen encoders: see `embed`."""
+"""A text classifier: an encoder with a linear head, all of it fine-tuned. For a frozen encoder see `embed`."""
 
 from __future__ import annotations
 
@@ -8,33 +8,41 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from focusfl.models.embeddings import embed, find, load_encoder, mean_over_tokens, tokenise
+from focusfl.models.embeddings import embed, find_encoder, load_encoder, mean_over_tokens, tokenise
 from focusfl.util.errors import require
 
 Pooling = Literal["auto", "cls", "mean"]
-EVAL_ROWS = 64  # texts in one pass where no gradient is needed
+EVAL_BATCH = 64  # texts in one pass when no gradient is needed
 
 
 def text_classifier(
     encoder: str | Path | None = None, classes: int = 2, pooling: Pooling = "auto", dropout: float = 0.0
 ) -> nn.Module:
-    """Token ids [n, L] -> [n, classes]. All weights are trained, the head is drawn at random.
+    """Make a text classifier: token ids [n, L] -> [n, classes]. All weights are trained; the head starts at random.
 
-    encoder  a folder, or a name on the Hugging Face hub ("bert-base-uncased", the paper's); by default the
-             packaged MiniLM, which is small and already tuned on sentences: not plain BERT
-    pooling  what the head sees: "cls", the first token, as the paper's BERT; "mean" over the tokens, as
-             sentence encoders were trained; "auto": mean where the folder says it is a sentence encoder
-    dropout  off: the E step and the M step then see the same function, and the numbers do not depend on a
-             stream of random draws. (With it a rerun is still the same: draws come from seed, round and agent)
+    Args:
+        encoder: A folder, or a name on the Hugging Face hub ("bert-base-uncased" is the paper's). The default is
+            the packaged MiniLM, which is small and already tuned on sentences: it is not plain BERT.
+        classes: The number of classes.
+        pooling: What the head sees: "cls", the first token, as in the paper's BERT; "mean", the mean over the
+            tokens, as sentence encoders are trained; "auto" is "mean" if the folder is a sentence encoder's.
+        dropout: The probability of dropout. At 0 the E step and the M step see the same function. Above 0 a run
+            can still be repeated: the random numbers come from seed, round and agent.
+
+    Returns:
+        The network; it runs on the serial engine.
+
+    Raises:
+        InputError: An option is out of range, or the encoder cannot be found or loaded.
     """
     require("classes", classes, classes >= 2, "2 or more")
     require("pooling", pooling, pooling in ("auto", "cls", "mean"), "auto, cls or mean")
     require("dropout", dropout, 0 <= dropout < 1, "from 0 to below 1")
-    where = find(encoder)
+    location = find_encoder(encoder)
     if pooling == "auto":
-        means = encoder is None or (isinstance(where, Path) and (where / "1_Pooling").is_dir())  # MiniLM does
-        pooling = "mean" if means else "cls"
-    body = load_encoder(where)
+        sentences = encoder is None or (isinstance(location, Path) and (location / "1_Pooling").is_dir())
+        pooling = "mean" if sentences else "cls"
+    body = load_encoder(location)
     for layer in body.modules():
         if isinstance(layer, nn.Dropout):
             layer.p = dropout
@@ -42,7 +50,7 @@ def text_classifier(
 
 
 class TextClassifier(nn.Module):
-    """Encoder, pooling, linear head. Padding is masked; it does not change the answer."""
+    """Encoder, pooling and linear head. Padding is masked, so it does not change the output."""
 
     def __init__(self, encoder: nn.Module, classes: int, pooling: Literal["cls", "mean"]) -> None:
         super().__init__()
@@ -52,14 +60,14 @@ class TextClassifier(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         if torch.is_grad_enabled():
-            return self._answer(ids)
-        return torch.cat([self._answer(part) for part in ids.split(EVAL_ROWS)])
+            return self._logits(ids)
+        return torch.cat([self._logits(part) for part in ids.split(EVAL_BATCH)])
 
-    def _answer(self, ids: Tensor) -> Tensor:
+    def _logits(self, ids: Tensor) -> Tensor:
         mask = (ids != self.pad).long()
         hidden: Tensor = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state  # [n, L, D]
-        seen = hidden[:, 0] if self.pooling == "cls" else mean_over_tokens(hidden, mask)
-        out: Tensor = self.head(seen)
+        pooled = hidden[:, 0] if self.pooling == "cls" else mean_over_tokens(hidden, mask)
+        out: Tensor = self.head(pooled)
         return out
 
     def extra_repr(self) -> str:

@@ -17,7 +17,7 @@ from focusfl.data.federation import Federation
 from focusfl.engines.base import Replies
 from focusfl.engines.serial import Serial
 from focusfl.models import mlp
-from focusfl.models.task import Fresh, Task
+from focusfl.models.task import InitialWeights, Task
 
 AGENTS, ROUNDS = 7, 5
 
@@ -37,7 +37,7 @@ def tells(name: str) -> str:
         algorithm = needed.with_clusters(torch.arange(AGENTS) % 2)
     agents = [(torch.eye(2), torch.tensor([0, 1]))] * AGENTS
     fed = Federation.from_agents(agents, test=agents)
-    networks = Fresh(lambda: mlp(2, 2, 2), seed=0)
+    networks = InitialWeights(lambda: mlp(2, 2, 2), seed=0)
     engine = Serial(Task(networks.network(), fed.classes), fed, Train(steps=1), ROUNDS, 0)
     first = algorithm.start(networks, AGENTS)
     seen = _seen(algorithm, engine, first)

@@ -25,7 +25,7 @@ from focusfl.run import identity
 from focusfl.run.loop import Round, Stop, never, run
 from focusfl.run.setup import Setup
 from focusfl.util import files
-from focusfl.util.errors import Busy, Diverged, InputError
+from focusfl.util.errors import Diverged, InputError, LockedError
 
 Watch = Callable[[Round], None]
 
@@ -58,7 +58,7 @@ class Surrogates:
 
     Args:
         folder: Where they are kept; None: in memory.
-        wait: Wait for another process that is training one in the same folder; else `best` raises Busy.
+        wait: Wait for another process that is training one in the same folder; else `best` raises LockedError.
     """
 
     def __init__(self, folder: Path | None = None, wait: bool = True) -> None:
@@ -103,7 +103,7 @@ class Surrogates:
         result, examples, lock = (path.with_suffix(end) for end in (".json", ".safetensors", ".lock"))
         with files.lock(lock, wait=math.inf if self.wait else 0) as mine:
             if not mine and not result.exists():
-                raise Busy(lock)
+                raise LockedError(lock)
             if not result.exists():
                 loss, each = self._train(alone, groups, watch, stop, files.make_folder(path))
                 files.write(examples, lambda temporary: save_file({"loss": each}, temporary))

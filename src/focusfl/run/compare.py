@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from focusfl.data.federation import Federation
-from focusfl.data.own.folder import Folder
+from focusfl.data.own.folder import FolderFederation
 from focusfl.fairness import examples
 from focusfl.report import explain
 from focusfl.report.explain.groups import who
@@ -29,8 +29,8 @@ from focusfl.run.results import Row
 from focusfl.run.setup import Setup
 from focusfl.util import files
 from focusfl.util.errors import CannotRun, Diverged, InputError
-from focusfl.util.interrupt import graceful
-from focusfl.util.progress import Bars
+from focusfl.util.interrupt import graceful_stop
+from focusfl.util.progress import RunProgress
 
 OURS = (
     "results.json",
@@ -58,7 +58,7 @@ def compare(
         raise InputError(f"none of the methods can run: {next(iter(left_out.values()))}")
     fed = next(iter(setups.values())).fed
     resolve(experiment.settings.bayes, fed)
-    if isinstance(fed, Folder):
+    if isinstance(fed, FolderFederation):
         _apart(experiment, out)
         note(who(fed.agents))
     for line in dict.fromkeys(line for setup in setups.values() for line in notes(setup)):
@@ -78,7 +78,7 @@ def compare(
             results.write_rows(out, rows)  # a kill may have come between the last run and this
             note(f"{out} holds this experiment already: nothing to do (--overwrite runs it again)")
             return _some(rows, left_out)
-        with graceful() as stop, Bars(progress) as bars:
+        with graceful_stop() as stop, RunProgress(progress) as bars:
             return _run(experiment, out, left_out, bars, stop)
 
 
@@ -90,7 +90,7 @@ def _apart(experiment: Experiment, out: Path) -> None:
 
 
 def _run(
-    experiment: Experiment, out: Path, left_out: dict[str, str], bars: Bars, stop: Callable[[], bool]
+    experiment: Experiment, out: Path, left_out: dict[str, str], bars: RunProgress, stop: Callable[[], bool]
 ) -> list[Row]:
     """Every method, every seed, but for those that are finished; of "all", one that diverges is left out."""
     surrogates = Surrogates(out / "surrogates")

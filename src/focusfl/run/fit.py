@@ -14,9 +14,9 @@ from focusfl.run.loop import Round, Stop, never, run
 from focusfl.run.result import Result, clusters_of
 from focusfl.run.settings import Settings, takes_settings
 from focusfl.run.setup import Model, Setup
-from focusfl.util.device import NO_UNITS
+from focusfl.util.device import NO_BF16_SUPPORT
 from focusfl.util.files import make_folder
-from focusfl.util.progress import Bars, Watch
+from focusfl.util.progress import RunProgress
 
 _SHARED = Surrogates()  # in memory: methods compared in one session share their surrogates
 
@@ -59,13 +59,13 @@ def fit(
     resolve(setup.settings.bayes, fed)
     for line in notes(setup):
         warnings.warn(line, stacklevel=2)
-    with Bars(progress) as bars:
-        return train_and_judge(setup, bars, _SHARED, eval_every=1 if bars.shown else setup.settings.T)
+    with RunProgress(progress) as bars:
+        return train_and_judge(setup, bars, _SHARED, eval_every=1 if bars.visible else setup.settings.T)
 
 
 def train_and_judge(
     setup: Setup,
-    bars: Bars,
+    bars: RunProgress,
     surrogates: Surrogates,
     folder: Path | None = None,
     eval_every: int | None = None,
@@ -83,7 +83,7 @@ def train_and_judge(
     return Result(setup, last.server, last.states, last.scores, last.pi, best, last.seconds)
 
 
-def after_prerequisite(setup: Setup, bars: Bars, folder: Path | None = None, stop: Stop = never) -> Setup:
+def after_prerequisite(setup: Setup, bars: RunProgress, folder: Path | None = None, stop: Stop = never) -> Setup:
     """A method that needs the clusters of another one gets them: that one is run first."""
     needed = setup.algorithm.prerequisite()
     if needed is None:
@@ -106,13 +106,13 @@ def notes(setup: Setup) -> list[str]:
     if M != "auto" and M > E:
         lines.append(f"M = {M} clusters for {E} agents: at least {M - E} will stay empty")
     if setup.settings.precision == "bf16" and not setup.bf16:
-        lines.append(NO_UNITS)
+        lines.append(NO_BF16_SUPPORT)
     return lines + setup.fed.remarks()
 
 
-def _lazily(bars: Bars, name: str, rounds: int) -> Callable[[Round], None]:
+def _lazily(bars: RunProgress, name: str, rounds: int) -> Callable[[Round], None]:
     """A bar that appears with its first round: surrogates that are cached need none."""
-    bar: list[Watch] = []
+    bar: list[RoundCallback] = []
 
     def watch(done: Round) -> None:
         if not bar:

@@ -13,7 +13,7 @@ from torch import Tensor
 from focusfl.core import Algorithm, Data, State
 from focusfl.core.tree import take
 from focusfl.data.check import as_data, as_inputs, check_agents
-from focusfl.data.own.folder import Folder
+from focusfl.data.own.folder import FolderFederation
 from focusfl.engines import Scores
 from focusfl.engines.one_agent import LocalAgent, predictor
 from focusfl.fairness import intervals, metrics
@@ -64,7 +64,7 @@ class Result:
     @cached_property
     def examples(self) -> Examples | None:
         """Excess loss of each test example: paired with a surrogate's loss on it, or less the known best loss."""
-        at = self.setup.fed.testing.at
+        at = self.setup.fed.testing.offsets
         best = self.best.examples
         if self.best.kind == "exact":
             best = self.bayes.repeat_interleave(at.diff())
@@ -134,7 +134,7 @@ class Result:
         )
         row |= truth(row["clusters"], fed.clusters) | self._noise()
         row |= {"n": fed.training.sizes.tolist(), "seconds": self.seconds}
-        row |= {"names": list(fed.agents)} if isinstance(fed, Folder) else {}
+        row |= {"names": list(fed.agents)} if isinstance(fed, FolderFederation) else {}
         return row | ({"precision": "bf16"} if self.setup.bf16 else {})
 
     def _noise(self) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class Result:
         if seed != its.settings.seed or not same:
             other_run = f"{its.algorithm.name} was fitted on {its.fed.name!r} with seed {its.settings.seed}"
             raise InputError(f"explain: {other_run}; fit it on this run's federation, with seed = {seed}")
-        at = mine.fed.testing.at
+        at = mine.fed.testing.offsets
         se = gap_error(Examples(self._example_losses, at), Examples(other._example_losses, at))
         known = {"gap_se": {described(mine.algorithm)["algorithm"]: se.tolist()}}
         return row | (known if torch.isfinite(se).all() else {})

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from focusfl.core.train import Train
 from focusfl.data.federation import Recipe
-from focusfl.util.errors import InputError, choice, nearest, require
+from focusfl.util.errors import InputError, nearest, require, require_choice
 
 EngineName = Literal["auto", "serial", "vectorised", "flower"]
 DeviceName = Literal["cpu", "cuda", "mps", "auto"]
@@ -74,7 +74,7 @@ class Settings:
                 require(name, value, index(value) >= least, f"{least} or more")
                 object.__setattr__(self, name, index(value))  # numpy's whole numbers become Python's
         require("fraction", self.fraction, 0 < self.fraction <= 1, "above 0 and at most 1")
-        choice("precision", self.precision, ("float32", "bf16"))
+        require_choice("precision", self.precision, ("float32", "bf16"))
         if self.precision == "bf16" and self.engine == "flower":
             raise InputError("precision = bf16: use engine = serial or vectorised; flower has no bf16")
         if self.bayes not in get_args(BestLossKind):

@@ -15,7 +15,7 @@ from focusfl.core.tree import repeat, tree_map
 from focusfl.data.federation import Federation
 from focusfl.engines import Engine, choose
 from focusfl.engines.one_agent import predictor
-from focusfl.models.task import Fresh, Task
+from focusfl.models.task import InitialWeights, Task
 from focusfl.run import identity
 from focusfl.run.presence import Presence
 from focusfl.run.settings import Settings
@@ -82,8 +82,8 @@ class Setup:
         return self.fed.E
 
     @cached_property
-    def networks(self) -> Fresh:
-        return Fresh(self.model, self.settings.seed)
+    def networks(self) -> InitialWeights:
+        return InitialWeights(self.model, self.settings.seed)
 
     @cached_property
     def task(self) -> Task:
@@ -97,7 +97,7 @@ class Setup:
     @cached_property
     def bf16(self) -> bool:
         """bfloat16 is asked for, and this machine supports it."""
-        return self.settings.precision == "bf16" and device.bf16_units(self.device)
+        return self.settings.precision == "bf16" and device.supports_bf16(self.device)
 
     @cached_property
     def engine(self) -> Engine:
@@ -109,7 +109,7 @@ class Setup:
 
     @cached_property
     def device(self) -> torch.device:
-        return device.find(self.settings.device)
+        return device.find_device(self.settings.device)
 
     def start(self) -> tuple[State, State]:
         """The server's and the agents' states before the first round."""
@@ -132,6 +132,6 @@ class Setup:
         """
         batch, rows = self.settings.local.batch, self.fed.training
         small = (rows.sizes == 1).nonzero().flatten().tolist()
-        if (small or batch == 1) and not self.task.takes_one(rows.x[:1]):
+        if (small or batch == 1) and not self.task.accepts_one_example(rows.x[:1]):
             why = f"agent {small[0]} has one training example" if small else "train.batch = 1"
             raise InputError(f"{why}, and the model's batch norm cannot train on one alone: it needs 2 or more")

@@ -1,1 +1,1 @@
-"""Files, locks, devices, progress, interrupts, errors: nothing of federated learning."""
+"""General helpers: files, locks, devices, progress bars, interrupts and errors. Nothing here is about learning."""

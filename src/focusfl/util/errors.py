@@ -1,4 +1,4 @@
-"""What can go wrong, in words for the user."""
+"""Errors with a message for the user, and short checks of options that raise them."""
 
 from __future__ import annotations
 
@@ -9,36 +9,41 @@ from pathlib import Path
 
 
 class InputError(ValueError):
-    """The user's input cannot be used; the message names the place and says what to do. Exit code 2."""
+    """The user's input cannot be used. The message names the place and says what to do. Exit code 2."""
 
 
 class CannotRun(InputError):
-    """The method does not apply to this model or data; the message says what it needs."""
+    """The method does not apply to this model or data. The message says what it needs."""
 
 
 class Diverged(RuntimeError):
-    """Training left the finite numbers. Exit code 1."""
+    """Training produced NaN or infinite numbers. Exit code 1."""
 
 
 class Interrupted(Exception):
-    """Stopped on request, after a whole round and with a checkpoint. Exit code 130."""
+    """The user stopped the run; it ended after a complete round, with a checkpoint. Exit code 130."""
 
 
-class Busy(Exception):
-    """Another process is at work on what is needed here, and holds `lock` as long."""
+class LockedError(Exception):
+    """Another process holds a lock that is needed here.
+
+    Attributes:
+        lock: The lock file.
+    """
 
     def __init__(self, lock: Path) -> None:
-        super().__init__(f"{lock}: held by another process")
+        super().__init__(f"{lock} is locked by another process")
         self.lock = lock
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt name.
+    """Return a hint for a misspelt name: the closest known name, and all of them.
 
-    >>> nearest("fedavgg", ["focus", "fedavg"])
-    "did you mean 'fedavg'? Known: fedavg, focus"
-    >>> nearest("xyz", ["focus", "fedavg"])
-    'known: fedavg, focus'
+    Example:
+        >>> nearest("fedavgg", ["focus", "fedavg"])
+        "did you mean 'fedavg'? Known: fedavg, focus"
+        >>> nearest("xyz", ["focus", "fedavg"])
+        'known: fedavg, focus'
     """
     names = sorted(known)
     lower = {name.lower(): name for name in names}
@@ -47,19 +52,34 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {lower[close[0]]!r}? Known: {listed}" if close else f"known: {listed}"
 
 
-def whole(name: str, value: float, least: int) -> None:
-    """Raise an InputError unless it is a whole number, `least` or more."""
-    fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    require(name, value, fits, f"a whole number, {least} or more")
-
-
-def choice(name: str, value: str, known: Iterable[str]) -> None:
-    """Raise an InputError unless it is one of them."""
-    names = list(known)
-    require(name, value, value in names, " or ".join(names))
-
-
 def require(name: str, value: object, ok: bool, expected: str) -> None:
-    """Raise an InputError that names the option unless `ok`. Infinities and NaN are never ok."""
+    """Check an option.
+
+    Args:
+        name: The option as the user writes it, for example "data.seed".
+        value: Its value. Infinity and NaN are never accepted.
+        ok: Whether the value is acceptable.
+        expected: What would be acceptable, for the message.
+
+    Raises:
+        InputError: The value is not acceptable.
+
+    Example:
+        >>> require("data.seed", -1, ok=False, expected="0 or more")
+        Traceback (most recent call last):
+        focusfl.util.errors.InputError: data.seed = -1: expected 0 or more
+    """
     if not ok or (isinstance(value, float) and not math.isfinite(value)):
         raise InputError(f"{name} = {value}: expected {expected}")
+
+
+def require_integer(name: str, value: float, least: int) -> None:
+    """Raise an InputError unless the option `name` is a whole number and at least `least`."""
+    ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    require(name, value, ok, f"a whole number, {least} or more")
+
+
+def require_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    """Raise an InputError unless the option `name` is one of `choices`."""
+    names = list(choices)
+    require(name, value, value in names, " or ".join(names))

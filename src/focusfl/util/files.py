@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files: atomic writes, locks, folders, and where the cache is."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ from focusfl.util.errors import InputError
 
 
 def write(path: Path, fill: Callable[[Path], Any]) -> None:
-    """`fill` a temporary file next to `path`, then rename it: a reader never sees half of it."""
+    """Write a file atomically: a reader sees the complete file or none.
+
+    Args:
+        path: The file to write.
+        fill: Writes the content to the temporary path it is called with; that file is then renamed to `path`.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
             fill(temporary)
-        except SafetensorError as error:  # of a full disk
+        except SafetensorError as error:  # how safetensors reports a full disk
             raise OSError(errno.EIO, str(error), str(path)) from error
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
@@ -33,22 +38,28 @@ def write(path: Path, fill: Callable[[Path], Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text atomically."""
     write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically; NaN and infinity are refused."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def write_rows(path: Path, head: dict[str, Any], rows: list[Any]) -> None:
-    """{..., "rows": [...]} with a line a row: small, and a change shows as the rows that changed."""
+    """Write {**head, "rows": rows} as JSON with one line per row: compact, and a diff shows the changed rows."""
     lines = ",\n".join(json.dumps(row, allow_nan=False, separators=(",", ":")) for row in rows)
     start = json.dumps(head, indent=1, allow_nan=False)[:-2]
     write_text(path, f'{start},\n "rows": [\n{lines}\n]}}\n')
 
 
 def read_json(path: Path) -> Any:
-    """Parsed, or an InputError that names the file."""
+    """Read a JSON file.
+
+    Raises:
+        InputError: The file is not JSON; the message names it.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -56,61 +67,82 @@ def read_json(path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def readable_errors(what: Path) -> Iterator[None]:
-    """Turn the system's refusals into input errors that name the place."""
+def readable_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError into an InputError that names `path`; a full or broken disk stays an OSError."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
             raise
-        raise InputError(f"{what}: cannot be used: {error.strerror}") from error
+        raise InputError(f"{path}: cannot be used: {error.strerror}") from error
 
 
 def make_folder(path: Path) -> Path:
-    """Create it and make sure that it can be written to."""
+    """Create a folder, check that it can be written to, and return it.
+
+    Raises:
+        InputError: It cannot be created or written to.
+    """
     with readable_errors(path):
         path.mkdir(parents=True, exist_ok=True)
         write(path / "writable", lambda temporary: temporary.touch())
-        (path / "writable").unlink(missing_ok=True)  # another process may be at it too
+        (path / "writable").unlink(missing_ok=True)  # another process may do the same at this moment
     return path
 
 
 @contextlib.contextmanager
 def lock(path: Path, wait: float = math.inf) -> Iterator[bool]:
-    """Hold `path` against other processes, after so many seconds' wait at most; yields whether it is held.
+    """Hold a lock file against other processes. The lock is released when the process ends.
 
-    It falls open when the process ends.
+    On systems and file systems without locks nothing is locked, and True is yielded.
+
+    Args:
+        path: The lock file; it is created if necessary.
+        wait: How many seconds to wait for another process to release it.
+
+    Yields:
+        Whether this process holds the lock.
     """
     with path.open("a") as handle:
         try:
             import fcntl
-        except ImportError:  # not a POSIX system: work alone there
+        except ImportError:  # not a POSIX system
             yield True
             return
-        until = time.monotonic() + wait
+        deadline = time.monotonic() + wait
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait == math.inf else fcntl.LOCK_NB))
                 break
             except BlockingIOError:
-                if time.monotonic() >= until:
+                if time.monotonic() >= deadline:
                     yield False
                     return
                 time.sleep(0.05)
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                     raise
-                break  # a file system without locks: work alone there
+                break  # a file system without locks
         yield True
 
 
+def printable(text: str) -> str:
+    r"""Return text that may contain file names in a form that can be printed as UTF-8.
+
+    Example:
+        >>> printable("Z\udcfcrich.csv")
+        'Z\\xfcrich.csv'
+    """
+    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
 def cache_root() -> Path:
-    """FOCUSFL_DATA, else focusfl in the user's cache folder."""
+    """Return the folder for data sets and embeddings: FOCUSFL_DATA, else focusfl in the user's cache folder."""
     if named := os.environ.get("FOCUSFL_DATA"):
         return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "focusfl"
 
 
 def offline() -> bool:
-    """FOCUSFL_OFFLINE forbids every download."""
+    """Return whether FOCUSFL_OFFLINE forbids downloads."""
     return os.environ.get("FOCUSFL_OFFLINE", "0") not in ("", "0")

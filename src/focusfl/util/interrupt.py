@@ -1,4 +1,4 @@
-"""Ctrl-C: finish the round, write a checkpoint, then stop. A second one stops at once."""
+"""Ctrl-C: finish the round, write a checkpoint, then stop. A second Ctrl-C stops at once."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from types import FrameType
 
 
 @contextlib.contextmanager
-def graceful() -> Iterator[Callable[[], bool]]:
-    """Yields `stop()`, true once SIGINT or SIGTERM has come."""
-    asked = threading.Event()
+def graceful_stop() -> Iterator[Callable[[], bool]]:
+    """Catch SIGINT and SIGTERM, so that the caller can stop at a good moment.
+
+    The second signal raises KeyboardInterrupt. Outside the main thread no signal is caught.
+
+    Yields:
+        A function that returns True once a signal has arrived.
+    """
+    requested = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield requested.is_set
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
+        if requested.is_set():
             raise KeyboardInterrupt
-        asked.set()
-        print("\nstopping after this round (again to stop at once) ...", file=sys.stderr)
+        requested.set()
+        print("\nstopping after this round (press Ctrl-C again to stop at once) ...", file=sys.stderr)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked.is_set
+        yield requested.is_set
     finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""What computed a result: versions, machine, commit."""
+"""The environment that computed a result: versions, machine, commit."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from typing import Any
 from focusfl import __version__
 
 
-def describe() -> dict[str, Any]:
+def provenance() -> dict[str, Any]:
+    """Return the versions, the commit and the machine that a result was computed with, for its file."""
     import torch
 
     return {
         "focusfl": __version__,
-        "commit": commit(),
+        "commit": git_commit(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {_processor()}, {os.cpu_count()} cores",
     }
 
 
-def commit() -> str | None:
-    """Of the source this runs from, where it is a git checkout; "+" where files differ from it."""
-    here = Path(__file__).resolve().parents[1]
+def git_commit() -> str | None:
+    """Return the commit of the running source, with "+" if files differ from it; None outside a git checkout."""
+    source = Path(__file__).resolve().parents[1]
 
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10)
-        return done.stdout.strip() if done.returncode == 0 else ""
+    def git(*arguments: str) -> str:
+        process = subprocess.run(["git", "-C", str(source), *arguments], capture_output=True, text=True, timeout=10)
+        return process.stdout.strip() if process.returncode == 0 else ""
 
     try:
         name = git("rev-parse", "--short=12", "HEAD")
-        return name + ("+" if git("status", "--porcelain", "--", str(here)) else "") if name else None
+        return name + ("+" if git("status", "--porcelain", "--", str(source)) else "") if name else None
     except (OSError, subprocess.TimeoutExpired):
         return None
 

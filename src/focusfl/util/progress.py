@@ -1,128 +1,169 @@
-"""Bars on stderr: what runs, round, loss, time left. Silent where nobody watches a terminal."""
+"""Progress bars on stderr. Nothing is shown when stderr is not a terminal.
+
+`_progress` is the one place that builds a bar and decides whether to show it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from threading import Timer
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
-Watch: TypeAlias = Callable[[int, float | None], None]  # rounds done, and the mean loss where it was evaluated
+RoundCallback: TypeAlias = Callable[[int, float | None], None]  # rounds done; the mean loss, where it was evaluated
+Advance: TypeAlias = Callable[[int], None]  # how much was done since the last call
 
 
-class Bars:
-    """One bar per run: `with Bars() as bars: watch = bars.add("FOCUS seed 0", 60)`."""
+def _progress(*columns: ProgressColumn, show: bool | None = None, elapsed: bool = True, **options: Any) -> Progress:
+    """Build a bar: description, bar, `columns`, times. `show=None` shows it if stderr is a terminal."""
+    console = Console(stderr=True)
+    remaining = TimeRemainingColumn(elapsed_when_finished=False)
+    times: list[ProgressColumn] = [TimeElapsedColumn()] if elapsed else []
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *columns,
+        *times,
+        TextColumn("left"),
+        remaining,
+        console=console,
+        disable=not (console.is_terminal if show is None else show),
+        **options,
+    )
+
+
+class _Shown:
+    """Shows its bars inside a `with` block."""
+
+    _bars: Progress
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+
+class RunProgress(_Shown):
+    """One bar per run, with its round, loss and remaining time.
+
+    Args:
+        show: Whether to show the bars; by default only if stderr is a terminal.
+
+    Example:
+        >>> with RunProgress(show=False) as progress:
+        ...     report = progress.add("FOCUS seed 0", rounds=60)
+        ...     report(1, 0.7)  # after round 1, with a mean loss of 0.7
+    """
 
     def __init__(self, show: bool | None = None) -> None:
-        console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("round"),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[loss]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not (console.is_terminal if show is None else show),
-        )
+        columns = (TextColumn("round"), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"))
+        self._bars = _progress(*columns, show=show)
 
     @property
-    def shown(self) -> bool:
-        return not self._progress.disable
+    def visible(self) -> bool:
+        """Whether anybody can see the bars."""
+        return not self._bars.disable
 
-    def add(self, name: str, rounds: int) -> Watch:
-        """A new bar; call what comes back after every round."""
-        task = self._progress.add_task(name, total=rounds, loss="loss   -   ")
+    def add(self, name: str, rounds: int) -> RoundCallback:
+        """Add a bar for a run.
 
-        def watch(rounds_done: int, loss: float | None) -> None:
-            self._progress.update(task, completed=rounds_done)
+        Args:
+            name: What to call the run.
+            rounds: How many rounds it takes.
+
+        Returns:
+            A function to call after every round with the rounds done and the mean loss (None: not evaluated).
+        """
+        task = self._bars.add_task(name, total=rounds, loss="loss   -   ")
+
+        def report(rounds_done: int, loss: float | None) -> None:
+            self._bars.update(task, completed=rounds_done)
             if loss is not None:
-                self._progress.update(task, loss=f"loss {loss:.4f}")
+                self._bars.update(task, loss=f"loss {loss:.4f}")
 
-        return watch
+        return report
 
-    def __enter__(self) -> Bars:
-        self._progress.start()
+    def __enter__(self) -> RunProgress:
+        self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
+class TotalProgress(_Shown):
+    """One bar for many runs in other processes.
 
-class Whole:
-    """One bar for many runs in other processes: `with Whole(rounds) as bar: bar(rounds_done, done, cells)`."""
+    Args:
+        total: The amount of work, in any unit, for example rounds.
+        show: Whether to show the bar; by default only if stderr is a terminal.
+        unit: What the bar counts, for example "cells".
 
-    def __init__(self, rounds: float, show: bool | None = None, unit: str = "cells") -> None:
-        console = Console(stderr=True)
+    Example:
+        >>> with TotalProgress(600, show=False) as progress:
+        ...     progress(150, done=2, cells=10)  # 150 of 600 rounds and 2 of 10 cells are done
+    """
+
+    def __init__(self, total: float, show: bool | None = None, unit: str = "cells") -> None:
         self.unit = unit
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=False),
-            console=console,
-            disable=not (console.is_terminal if show is None else show),
-            speed_estimate_period=600,
-        )
-        self._task = self._progress.add_task(unit, total=rounds)
+        self._bars = _progress(TaskProgressColumn(), show=show, speed_estimate_period=600)
+        self._task = self._bars.add_task(unit, total=total)
 
-    def __call__(self, rounds: float, done: int, cells: int) -> None:
-        self._progress.update(self._task, completed=rounds, description=f"{done} of {cells} {self.unit}")
+    def __call__(self, completed: float, done: int, cells: int) -> None:
+        self._bars.update(self._task, completed=completed, description=f"{done} of {cells} {self.unit}")
 
-    def __enter__(self) -> Whole:
-        self._progress.start()
+    def __enter__(self) -> TotalProgress:
+        self._bars.start()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-
-Step: TypeAlias = Callable[[int], None]
 
 
 @contextlib.contextmanager
-def bytes_bar(what: str, total: int) -> Iterator[Step]:
-    """Call what comes back with the number of bytes done since the last call."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+def byte_progress(what: str, total: int) -> Iterator[Advance]:
+    """Show a bar over bytes; it disappears at the end.
 
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done: progress.update(task, advance=done)
+    Args:
+        what: The text beside the bar.
+        total: The number of bytes expected.
+
+    Yields:
+        A function to call with the number of bytes done since its last call.
+    """
+    with _progress(DownloadColumn(), transient=True) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda done: bars.update(task, advance=done)
+
+
+@contextlib.contextmanager
+def count_progress(what: str, total: int, delay: float = 0) -> Iterator[Advance]:
+    """Show a bar over a number of items.
+
+    Args:
+        what: The text beside the bar.
+        total: The number of items.
+        delay: Seconds to wait before the bar appears, so that short work shows none.
+
+    Yields:
+        A function to call with the number of items done since its last call.
+    """
+    bars = _progress(MofNCompleteColumn(), elapsed=False)
+    task = bars.add_task(what, total=total)
+    timer = Timer(delay, bars.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda done: bars.advance(task, done)
+    finally:
+        timer.cancel()
+        timer.join()
+        bars.stop()

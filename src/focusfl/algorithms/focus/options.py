@@ -11,7 +11,7 @@ from focusfl.algorithms.focus.merge import AutoSplit
 from focusfl.algorithms.focus.pruning import Pruning
 from focusfl.algorithms.focus.split import Split
 from focusfl.algorithms.focus.starts import Independent, Start, Tied
-from focusfl.util.errors import InputError, choice, require, whole
+from focusfl.util.errors import InputError, require, require_choice, require_integer
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class FocusOptions:
     robust: Literal["no", "clip", "trim"] = field(default="no", metadata={"later": True})
 
     def __post_init__(self) -> None:
-        choice("focus.init", self.init, ("split", "tied", "independent"))
+        require_choice("focus.init", self.init, ("split", "tied", "independent"))
         if self.M != "auto":
-            whole("focus.M", self.M, 1)
+            require_integer("focus.M", self.M, 1)
         elif self.init != "split":
             advice = f'with init="{self.init}" give a number, for example M=3'
             raise InputError(f'focus.M = auto: M="auto" needs init="split"; {advice}')
-        whole("focus.warmup", self.warmup, 1)
+        require_integer("focus.warmup", self.warmup, 1)
         require("focus.noise", self.noise, self.noise >= 0, "0 or more")
         require("focus.prune", self.prune, 0 <= self.prune < 1 / self.clusters.M, "from 0 to below 1/M")
-        choice("focus.robust", self.robust, ("no", "clip", "trim"))
+        require_choice("focus.robust", self.robust, ("no", "clip", "trim"))
         require("focus.forget", self.forget, 0 < self.forget <= 1, "above 0 and at most 1")
 
     @cached_property

@@ -1,7 +1,7 @@
-"""One agent's own data, from a folder on its own machine: what a node of a deployment reads.
+"""One agent's data, read from a folder on its own machine: what a node of a deployment does.
 
 No node sees another's table, so each sorts its columns by name, and the server compares digests of the names.
-(`folder` sees all tables and takes the order of the first: the same features, it may be in another order.)
+(`folder` sees all tables and uses the column order of the first: the same features, possibly in another order.)
 """
 
 from __future__ import annotations
@@ -16,20 +16,26 @@ from typing import Any, NamedTuple
 import torch
 
 from focusfl.core import Data
-from focusfl.data.own.folder import alike, features, number_labels, read_agent, split
-from focusfl.data.own.readers import Part, plain
+from focusfl.data.own.folder import align, encode_labels, input_tensors, read_agent, split_test
+from focusfl.data.own.readers import FileContents, parse_number
 from focusfl.util.errors import InputError, nearest, require
 
 
-class Own(NamedTuple):
-    """What a node has."""
+class NodeData(NamedTuple):
+    """The data of one node.
+
+    Attributes:
+        training: Training examples.
+        testing: Test examples.
+        columns: A digest of a table's column names, by which the server compares nodes; empty if it is no table.
+    """
 
     training: Data
     testing: Data
-    columns: str  # digest of a table's column names, by which nodes are compared; empty: it is no table
+    columns: str
 
 
-def own(
+def read_node_data(
     path: str | Path,
     labels: Sequence[str] = (),
     agent: str = "agent",
@@ -38,24 +44,35 @@ def own(
     label: str = "label",
     text: str = "text",
     regression: bool = False,
-) -> Own:
-    """Training and test data of the agent whose folder, or csv, parquet or npz file, this is.
+) -> NodeData:
+    """Read the training and test data of one agent from its folder, or from its csv, parquet or npz file.
 
-    labels       the classes in order, where they are words: every node must number them alike
-    test         share to set aside where there is no test data; `agent` and `seed` decide which examples
-    label, text  names of these columns in csv and parquet
-    regression   labels are amounts, also where all of them happen to be whole
+    Args:
+        path: The folder or file.
+        labels: The classes in order, if the labels are words: all nodes must number them in the same way.
+        agent: The agent's name; with `seed` it decides which examples are set aside for testing.
+        seed: The seed of the run.
+        test: The share of the examples to set aside, if there is no test data.
+        label: The name of the label column in csv and parquet.
+        text: The name of the text column in csv and parquet.
+        regression: Whether labels are amounts, even if all of them happen to be whole numbers.
+
+    Returns:
+        The data, and a digest of the column names.
+
+    Raises:
+        InputError: The data cannot be used; the message names the file and the row.
     """
     require("test", test, 0 < test < 1, "a share between 0 and 1")
     place = Path(path).expanduser()
     if not place.exists():
-        raise InputError(f"{place}: no such folder or file; the node's configuration names it as data")
+        raise InputError(f"{place}: no such folder or file; the key data in the node's configuration names it")
     read = read_agent(place, place if place.is_dir() else place.parent, label, text)
-    parts = alike([_by_name(part) for part in read])
-    y, words = number_labels([_amounts(part) for part in parts] if regression else parts)
+    parts = align([_sort_columns(part) for part in read])
+    y, words = encode_labels([_labels_as_floats(part) for part in parts] if regression else parts)
     if labels and not words:
-        hint = f"write the words, or have numbers at all nodes and classes = {len(labels)} for labels"
-        raise InputError(f"{place}: the labels are numbers, the run has {', '.join(labels)}: {hint}")
+        hint = f"write the words, or use numbers on all nodes and classes = {len(labels)} instead of labels"
+        raise InputError(f"{place}: the labels are numbers, but the run has the labels {', '.join(labels)}: {hint}")
     if words:
         unknown = [word for word in words if word not in labels]
         if unknown:
@@ -63,37 +80,37 @@ def own(
             raise InputError(f"{place}: label {unknown[0]!r} is a word: {hint}")
         order = torch.tensor([list(labels).index(word) for word in words])
         y = [order[part] for part in y]
-    data = [Data(*pair) for pair in zip(features(parts, None), y, strict=True)]
-    pair = (data[0], data[1]) if len(data) == 2 else split(data[0], test, seed, agent, parts[0].path)
-    return Own(*pair, _digest(parts[0]))
+    data = [Data(*pair) for pair in zip(input_tensors(parts, None), y, strict=True)]
+    pair = (data[0], data[1]) if len(data) == 2 else split_test(data[0], test, seed, agent, parts[0].path)
+    return NodeData(*pair, _columns_digest(parts[0]))
 
 
-def _by_name(part: Part) -> Part:
-    """A table's columns in sorted order."""
+def _sort_columns(part: FileContents) -> FileContents:
+    """Return a table with its columns sorted by name."""
     if part.kind != "a table":
         return part
     names = tuple(sorted(part.columns))
     return replace(part, x=part.x[:, [part.columns.index(name) for name in names]], columns=names)
 
 
-def _digest(part: Part) -> str:
+def _columns_digest(part: FileContents) -> str:
     if part.kind != "a table":
         return ""
     return hashlib.sha256(json.dumps(part.columns).encode()).hexdigest()
 
 
-def _amounts(part: Part) -> Part:
-    """Labels as floats; the name of a folder of images is a word."""
-    return part if part.kind == "images" else replace(part, y=[_amount(label) for label in part.y])
+def _labels_as_floats(part: FileContents) -> FileContents:
+    """Return the file with its labels as floats; the label of an image is a folder's name and stays a word."""
+    return part if part.kind == "images" else replace(part, y=[_as_float(label) for label in part.y])
 
 
-def _amount(label: Any) -> Any:
-    """What is no number stays as it is.
+def _as_float(label: Any) -> Any:
+    """Return the label as a float; a word stays as it is.
 
-    >>> [_amount(label) for label in ("3", -2, "2.5", "ill", "1_2")]
+    >>> [_as_float(label) for label in ("3", -2, "2.5", "ill", "1_2")]
     [3.0, -2.0, 2.5, 'ill', '1_2']
     """
     try:
-        return plain(float, str(label))
+        return parse_number(float, str(label))
     except ValueError:
         return label

@@ -1,1 +1,1 @@
-"""Data sets by name."""
+"""Data sets with a name, one per file: each function distributes one among agents."""

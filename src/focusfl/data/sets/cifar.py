@@ -1,4 +1,4 @@
-"""Rotated CIFAR-10."""
+"""Rotated CIFAR-10: photographs, upside down for some agents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from focusfl.core.train import Train
 from focusfl.data.federation import Federation, Recipe
-from focusfl.data.sets.rotated import share_out
+from focusfl.data.sets.rotated import distribute_rotated
 from focusfl.data.store import load
 from focusfl.models import resnet18
 from focusfl.util.errors import require
@@ -26,10 +26,24 @@ def rotated_cifar(
     n_test: int | None = None,
     width: int = 64,
 ) -> Federation:
-    """50,000 photographs in ten classes among E agents, the last `outliers` of whom turn them by 180 degrees.
+    """CIFAR-10's 60,000 photographs, split equally; the last `outliers` agents see them upside down.
 
-    n, n_test  images an agent; by default all there are, in equal parts
-    width      of the ResNet-18: 64 is the real one, 16 or 8 for small machines
+    Args:
+        seed: Decides who gets which photograph.
+        E: The number of agents.
+        outliers: How many agents rotate their photographs by 180 degrees.
+        n: Training images per agent; by default all, in equal parts.
+        n_test: Test images per agent; by default all, in equal parts.
+        width: Width of the recipe's ResNet-18: 64 is the usual one, 16 or 8 suit small machines.
+
+    Returns:
+        A federation with 10 classes.
+
+    Raises:
+        InputError: An option is out of range, or CIFAR-10 could not be downloaded.
+
+    Example:
+        >>> fed = rotated_cifar(n=500, width=16)  # doctest: +SKIP
     """
     require("data.seed", seed, seed >= 0, "0 or more")
     require("data.width", width, width >= 1, "1 or more")
@@ -38,8 +52,8 @@ def rotated_cifar(
     turns = [0] * (E - outliers) + [2] * outliers
     raw = load("cifar10")
     rng = np.random.default_rng([seed, 4])
-    training = share_out(raw["train_x"], raw["train_y"], turns, rng, n, centre=MEAN, spread=STD)
-    testing = share_out(raw["test_x"], raw["test_y"], turns, rng, n_test, centre=MEAN, spread=STD)
+    training = distribute_rotated(raw["train_x"], raw["train_y"], turns, rng, n, centre=MEAN, spread=STD)
+    testing = distribute_rotated(raw["test_x"], raw["test_y"], turns, rng, n_test, centre=MEAN, spread=STD)
     return Federation(
         name="rotated-cifar",
         training=training,

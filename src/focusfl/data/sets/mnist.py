@@ -9,7 +9,7 @@ import torch
 
 from focusfl.core.train import Train
 from focusfl.data.federation import Federation, Recipe
-from focusfl.data.sets.rotated import share_out
+from focusfl.data.sets.rotated import distribute_rotated
 from focusfl.data.store import load
 from focusfl.models import mlp
 from focusfl.util.errors import require
@@ -33,13 +33,28 @@ def rotated_mnist(
     normalise: bool = False,
     hidden: int = 200,
 ) -> Federation:
-    """60,000 digits among E agents; of ten, seven upright, two at 90 degrees, one at 180.
+    """MNIST's 70,000 digits, split equally among agents who rotate them: of ten, two by 90 degrees, one by 180.
 
-    outliers   k = 0, 1, 3 or 5 agents in ten that are not upright (table 2)
-    n, n_test  images an agent; by default all there are, in equal parts
-    mix        below 1: scenario 2 of the hard-clustering table, 0.8 in the paper: that share of an agent's images
-               has its own rotation, the rest the others'. mix_train = false mixes the test images alone
-    normalise  subtract MNIST's mean and divide by its standard deviation; the default is pixels / 255
+    Args:
+        seed: Decides who gets which digit.
+        E: The number of agents, a multiple of 10.
+        outliers: How many agents in ten are not upright: 0, 1, 3 or 5 (table 2).
+        n: Training images per agent; by default all, in equal parts.
+        n_test: Test images per agent; by default all, in equal parts.
+        mix: Below 1, scenario 2 of the hard-clustering table (0.8 in the paper): the share of an agent's images
+            that has its own rotation; the rest has the rotations of the other agents.
+        mix_train: Whether `mix` holds for training images too, and not only for test images.
+        normalise: Whether to subtract MNIST's mean and divide by its standard deviation, instead of pixels / 255.
+        hidden: Hidden units of the recipe's MLP.
+
+    Returns:
+        A federation with 10 classes.
+
+    Raises:
+        InputError: An option is out of range, or MNIST could not be downloaded.
+
+    Example:
+        >>> fed = rotated_mnist(n=600)  # doctest: +SKIP
     """
     require("data.seed", seed, seed >= 0, "0 or more")
     require("data.hidden", hidden, hidden >= 1, "1 or more")
@@ -48,10 +63,12 @@ def rotated_mnist(
     require("data.mix", mix, 0 < mix <= 1, "above 0 and at most 1")
     turns = [k for k in TURNS[outliers] for _ in range(E // 10)]
     raw = load("mnist")
-    look = {"centre": 0.1307, "spread": 0.3081} if normalise else {}
+    scaling = {"centre": 0.1307, "spread": 0.3081} if normalise else {}
     rng = np.random.default_rng([seed, 3])
-    training = share_out(raw["train_x"], raw["train_y"], turns, rng, n, mix if mix_train else 1.0, **look)
-    testing = share_out(raw["test_x"], raw["test_y"], turns, rng, n_test, mix, **look)
+    training = distribute_rotated(
+        raw["train_x"], raw["train_y"], turns, rng, n, mix if mix_train else 1.0, **scaling
+    )
+    testing = distribute_rotated(raw["test_x"], raw["test_y"], turns, rng, n_test, mix, **scaling)
     kinds = sorted(set(turns))
     return Federation(
         name="rotated-mnist",

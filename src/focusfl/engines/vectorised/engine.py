@@ -67,7 +67,8 @@ class Vectorised(Engine):
             loss, right = vmap(one)(take(states, index), index, x, y)
             losses.append(loss[mask > 0])  # without the padding, agent after agent
             correct.append(right[mask > 0])
-        return Scores.of_examples(torch.cat(losses), torch.cat(correct), self.fed.testing.at, self.task.classes)
+        offsets = self.fed.testing.offsets
+        return Scores.of_examples(torch.cat(losses), torch.cat(correct), offsets, self.task.classes)
 
     @property
     def at_once(self) -> int:
@@ -125,6 +126,6 @@ class VmapAgent:
 
 def refuse_moody(task: Task) -> None:
     """Batch norm, dropout and recurrent layers do not vmap; nor may statistics of a module of the user's own."""
-    moody = task.moody or [k for k, b in task.network.named_buffers() if b.is_floating_point()]
+    moody = task.stateful_layers or [k for k, b in task.network.named_buffers() if b.is_floating_point()]
     if moody:
         raise InputError(f"engine = vectorised cannot run {moody[0]}: use engine = serial (or auto)")

@@ -17,7 +17,7 @@ from torch import nn
 from focusfl import models
 from focusfl.core import Algorithm
 from focusfl.data.federation import Federation, Recipe
-from focusfl.data.own.node import own
+from focusfl.data.own.node import read_node_data
 from focusfl.flower.apps.client import checked_pair
 from focusfl.flower.apps.server import server_app
 from focusfl.flower.deployment import Deployment
@@ -134,7 +134,9 @@ class RunConfig:
         e, columns, classes = number(context), "", self.classes
         if "data" in context.node_config:
             place, names = str(context.node_config["data"]), (self["label"], self["text"])
-            found = own(place, self.labels, str(e), self["seed"], self["test"], *names, regression=classes is None)
+            found = read_node_data(
+                place, self.labels, str(e), self["seed"], self["test"], *names, regression=classes is None
+            )
             pair, columns = (found.training, found.testing), found.columns
         elif self.fed is not None and e < self.fed.E:
             pair = self.fed.train(e), self.fed.test(e)

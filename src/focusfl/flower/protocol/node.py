@@ -28,7 +28,7 @@ from focusfl.flower.protocol import secure_round
 from focusfl.flower.protocol.memory import Memory
 from focusfl.flower.protocol.roster import agreement
 from focusfl.flower.protocol.wire import Refused, to_arrays, to_tree
-from focusfl.models.task import Fresh, Score, Task
+from focusfl.models.task import InitialWeights, Score, Task
 from focusfl.run.settings import Settings
 from focusfl.run.setup import Model
 from focusfl.util.errors import InputError
@@ -115,7 +115,7 @@ class Node:
         self.t, self.rounds, self.seed = (int(str(ask[name])) for name in ("t", "rounds", "seed"))
         self.begin = bool(ask.get("begin", False))
         self.memory = Memory(context, str(ask["key"]))
-        self.task = Task(Fresh(job.model, self.seed).network(), job.classes)
+        self.task = Task(InitialWeights(job.model, self.seed).network(), job.classes)
         if job.simulated and "state" in self.content:
             self.memory.keep(-1, {}, to_tree(self.content, "state"))
 
@@ -174,7 +174,7 @@ class Node:
     def best(self) -> RecordDict:
         """The loss that this node alone would reach with its own data: what its excess risk is measured against."""
         alone = Local()
-        state: State = alone.start(Fresh(self.job.model, self.seed), 1)
+        state: State = alone.start(InitialWeights(self.job.model, self.seed), 1)
         for t in range(self.rounds):
             state, _ = alone.local({}, state, self._agent(t))
         return self._reply(score(alone, {}, state, self.task, self.job.testing), None)

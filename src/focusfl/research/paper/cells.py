@@ -29,8 +29,7 @@ from focusfl.run.result import lasting
 from focusfl.run.setup import Setup
 from focusfl.util import files
 from focusfl.util.errors import CannotRun
-from focusfl.util.machine import describe
-from focusfl.util.progress import Bars
+from focusfl.util.progress import RunProgress
 
 Row = dict[str, Any]
 GOALS = (0.55, 0.6, 0.65, *history.GOALS)  # of the tables for CIFAR and for MNIST
@@ -117,7 +116,7 @@ class Cell:
         return files.read_json(self.folder(cells) / "result.json") if self.done(cells) else None
 
     def run(self, cells: Path, stop: Callable[[], bool], clusters: list[int] | None = None) -> bool:
-        """Compute it, or go on with it; False: another process is at it. Busy: another is at its best losses.
+        """Compute it, or resume it; False: another process is at it. LockedError: another is at its best losses.
 
         clusters  those that `first` found; without, that one is run here
         """
@@ -137,8 +136,8 @@ class Cell:
             if clusters is not None and (needed := setup.algorithm.prerequisite()) is not None:
                 setup = setup.changed(needed.with_clusters(torch.tensor(clusters)))
             surrogates = Surrogates(cells / "surrogates", wait=False)
-            with Bars(False) as bars:
+            with RunProgress(False) as bars:
                 result = train_and_judge(setup, bars, surrogates, folder, stop=stop)
-            more = {"history": history.thin(history.read(folder)), "key": self.key, "made": describe()}
+            more = {"history": history.thin(history.read(folder)), "key": self.key, "made": provenance()}
             results.write_row(folder, {"method": self.method} | result.row() | more, GOALS)
             return True

@@ -11,7 +11,7 @@ from rich.table import Table
 from focusfl.research.paper.cells import Cell, Status
 from focusfl.research.paper.reproduction import Part, Reproduction
 from focusfl.util import files
-from focusfl.util.machine import describe
+from focusfl.util.machine import provenance
 
 Row = dict[str, Any]
 
@@ -51,7 +51,7 @@ def status(cell: Cell, known: dict[str, Row], cells: Path, precision: str) -> St
 
 def write(wanted: list[Reproduction], cells: Path, results: Path) -> None:
     """A file for each table or figure that has rows; rows of settings that changed go to NAME.SCALE.old.json."""
-    made = describe()
+    made = provenance()
     with files.lock(results / ".lock"):  # rows that another process has added stay
         known = kept(results)
         for one in wanted:

@@ -18,10 +18,10 @@ from focusfl.research.paper.reproduction import Part, Reproduction
 from focusfl.research.theory.check import check_all
 from focusfl.research.theory.table import summary
 from focusfl.util import files
-from focusfl.util.errors import Busy, InputError, Interrupted
-from focusfl.util.interrupt import graceful
-from focusfl.util.machine import describe
-from focusfl.util.progress import Whole
+from focusfl.util.errors import InputError, Interrupted, LockedError
+from focusfl.util.interrupt import graceful_stop
+from focusfl.util.machine import provenance
+from focusfl.util.progress import TotalProgress
 
 
 def reproduce(
@@ -57,7 +57,7 @@ def _measure(one: Reproduction, cells: Path, results: Path, progress: bool | Non
     path = results / f"{one.name}.{one.scale}.json"
     if path.exists():
         return
-    with Whole(1, progress, "steps") as bar:
+    with TotalProgress(1, progress, "steps") as bar:
 
         def watch(done: int, total: int) -> None:
             bar(done / total, 0, 1)
@@ -72,7 +72,13 @@ def _measure(one: Reproduction, cells: Path, results: Path, progress: bool | Non
             rows = [{k: v.strip("*") for k, v in line.items()} for line in summary(check_all(watch=watch))]
         else:
             raise InputError(f"{one.name}: unknown kind {one.kind!r}")
-    page = {"name": one.name, "scale": one.scale, "settings": one.options, "written_by": describe(), "table": rows}
+    page = {
+        "name": one.name,
+        "scale": one.scale,
+        "settings": one.options,
+        "written_by": provenance(),
+        "table": rows,
+    }
     files.write_json(path, page)
 
 
@@ -88,7 +94,7 @@ def _compute(
     asked, here = context.Event(), os.getpid()
     about = (queue, cells, results, jobs, asked, here)
     workers = [context.Process(target=_work, args=about, daemon=True) for _ in range(jobs)]
-    with graceful() as stop, Whole(sum(_length(cell) for cell in todo), progress) as bar:
+    with graceful_stop() as stop, TotalProgress(sum(_length(cell) for cell in todo), progress) as bar:
         for worker in workers:
             worker.start()
         finished = -1
@@ -147,7 +153,7 @@ def cell_after_cell(queue: Any, cells: Path, results: Path, stop: Callable[[], b
             cell.run(cells, stop, row["clusters"] if row else None)
         except Interrupted:
             return
-        except Busy as other:
+        except LockedError as other:
             waiting.append((cell, partial(_held, other.lock)))
         except OSError:  # a full disk would meet every cell
             raise

@@ -15,7 +15,7 @@ from focusfl.run.best_loss import Surrogates
 from focusfl.run.fit import with_clusters
 from focusfl.run.training import Setup, evaluate, labels, run
 from focusfl.util.errors import Diverged
-from focusfl.util.progress import Bars
+from focusfl.util.progress import RunProgress
 
 STUDY = "bad"
 MEASURES = ("acc", "worst", "loss", "excess", "largest", "ari", "groups")
@@ -62,7 +62,7 @@ def one(
 
 def _measured(setup: Setup, best: Surrogates, step: keeping.Step, stop: keeping.Stop) -> Row:
     """Of the good agents alone; `groups`, the largest label of each agent, is of all."""
-    with Bars(False) as bars:
+    with RunProgress(False) as bars:
         setup = with_clusters(setup, bars, stop=stop)
     for done in run(setup, eval_every=0, stop=stop):
         step(done.t / setup.rounds)

@@ -13,7 +13,7 @@ from focusfl.research.studies.bad_summary import CLOSE, Runs, spread
 from focusfl.research.studies.keeping import Row
 from focusfl.run.result import lasting
 from focusfl.util import files
-from focusfl.util.machine import describe
+from focusfl.util.machine import provenance
 
 Of = Callable[[str, Case], Runs]  # the runs of a method in a case
 
@@ -40,7 +40,7 @@ def write(results: Path, seeds: int, known: dict[Key, Row]) -> Path:
     """bad.md and bad.json."""
     cases, methods = [case.name for case in CASES], list(METHODS)
     rows = sorted(known.values(), key=lambda r: (cases.index(r["case"]), methods.index(r["method"]), r["seed"]))
-    files.write_rows(results / f"{STUDY}.json", {"study": STUDY, "seeds": seeds, "written_by": describe()}, rows)
+    files.write_rows(results / f"{STUDY}.json", {"study": STUDY, "seeds": seeds, "written_by": provenance()}, rows)
     files.write_text(results / f"{STUDY}.md", markdown(seeds, known))
     return results / f"{STUDY}.md"
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from focusfl.util import files
 from focusfl.util.errors import Diverged, Interrupted
-from focusfl.util.interrupt import graceful
-from focusfl.util.machine import commit
+from focusfl.util.interrupt import graceful_stop
+from focusfl.util.machine import git_commit
 
 Row = dict[str, Any]
 Step = Callable[[float], None]  # hears which share of the run is done
@@ -45,8 +45,8 @@ def same(row: Row, settings: Any) -> bool:
 
 def make(study: str, cells: Path, jobs: list[Job], watch: Watch = lambda seconds, done, runs: None) -> None:
     """Run all of them and keep each with the commit it was made by."""
-    source, before = commit(), 0.0
-    with graceful() as stop:
+    source, before = git_commit(), 0.0
+    with graceful_stop() as stop:
         for done, job in enumerate(jobs):
 
             def step(share: float, job: Job = job, before: float = before, done: int = done) -> None:

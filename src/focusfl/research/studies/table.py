@@ -10,7 +10,7 @@ from focusfl.research.studies.runs import Key, Row, wanted
 from focusfl.research.studies.summary import ACC, LOSS, Line, count, worse
 from focusfl.run.history import GOALS
 from focusfl.util import files
-from focusfl.util.machine import describe
+from focusfl.util.machine import provenance
 
 ABOUT = """# The starts of FOCUS
 
@@ -38,7 +38,7 @@ def write(results: Path, cases: list[Case], seeds: int, known: dict[Key, Row]) -
     """start.md and start.json."""
     order = {case.name: i for i, case in enumerate(cases)}
     rows = sorted(known.values(), key=lambda row: (order[row["case"]], row["seed"], row["start"]))
-    files.write_rows(results / "start.json", {"study": "start", "seeds": seeds, "written_by": describe()}, rows)
+    files.write_rows(results / "start.json", {"study": "start", "seeds": seeds, "written_by": provenance()}, rows)
     files.write_text(results / "start.md", markdown(cases, seeds, known))
     return results / "start.md"
 
