@@ -1,4 +1,4 @@
-"""A round in which the server sees only sums: the four stages of `masks`, as messages. docs/secure-sums.md."""
+"""A round in which the server sees only sums: the stages of `node` and `server`. docs/secure-sums.md."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from focusfl.flower.protocol.exchange import Exchange, TooFew
 from focusfl.flower.protocol.expected import expected
 from focusfl.flower.protocol.roll import one_line, told
 from focusfl.flower.protocol.wire import Refused, numbers
-from focusfl.flower.secure_sums import masks
-from focusfl.flower.secure_sums.collector import Collector
+from focusfl.flower.secure_sums import node
+from focusfl.flower.secure_sums.messages import Record, SecureSumFailed
+from focusfl.flower.secure_sums.server import SecureSum
 from focusfl.models.task import Task
 from focusfl.util.errors import InputError
 
@@ -47,19 +48,24 @@ def secure_round(talk: Exchange, server: State, t: int, cohort: Ints) -> Answers
     """`Exchange.round`, masked. Who falls out on the way is left out; below the threshold there is no sum."""
     _, like = expected(talk.roll.algorithm, server, talk.task, talk.roll.train.lr_at(t, talk.roll.rounds))
     wanted = flatten(like.add)
-    sums = Collector({k: tuple(v.shape) for k, v in wanted.items()}, talk.minimum)
+    sums = SecureSum({k: tuple(v.shape) for k, v in wanted.items()}, talk.minimum)
     dropped = {e: "it is not connected" for e in cohort.tolist() if e not in talk.roll.nodes}
     stages = _Stages(talk, server, t, dropped)
     try:
         there = [e for e in cohort.tolist() if e in talk.roll.nodes]
-        stages("keys", there, lambda _: sums.hello(), lambda e, r: sums.advertised(e, _said(r)))
-        roster = sums.roster()
-        stages("shares", sums.adverts, lambda _: roster, lambda e, r: sums.shared(e, _said(r)))
-        stages("masked", sums.notes, sums.inbox, lambda e, r: sums.uploaded(e, _numbers(r, wanted)))
-        ask = sums.ask()
-        stages("reveal", sums.answered, lambda _: ask, lambda e, r: sums.revealed(e, _said(r)))
+        stages("keys", there, lambda _: sums.advertise_keys_request(), lambda e, r: sums.receive_keys(e, _said(r)))
+        roster = sums.share_keys_request()
+        stages("shares", sums.advertised, lambda _: roster, lambda e, r: sums.receive_shares(e, _said(r)))
+        stages(
+            "masked",
+            sums.shares,
+            sums.masked_input_request,
+            lambda e, r: sums.receive_masked_input(e, _numbers(r, wanted)),
+        )
+        ask = sums.unmasking_request()
+        stages("reveal", sums.answered, lambda _: ask, lambda e, r: sums.receive_unmasking(e, _said(r)))
         found = sums.result()
-    except masks.NoSum as why:
+    except SecureSumFailed as why:
         raise TooFew(f"round {t + 1}: {why}") from why
     finally:
         left_out = {e: why for e, why in sorted(dropped.items()) if e not in sums.answered}
@@ -90,7 +96,7 @@ class _Stages:
         self,
         kind: str,
         agents: Iterable[int],
-        tell: Callable[[int], masks.Record],
+        tell: Callable[[int], Record],
         take: Callable[[int, RecordDict], None],
     ) -> None:
         roll = self.talk.roll
@@ -107,7 +113,7 @@ class _Stages:
                 if isinstance(answer, str):
                     raise InputError(answer)
                 take(e, answer)
-            except masks.NoSum:
+            except SecureSumFailed:
                 raise
             except (InputError, Refused) as why:
                 self.dropped.setdefault(e, one_line(f"{kind}: {why}"))
@@ -121,7 +127,7 @@ def answer(stage: str, e: int, content: RecordDict, context: Context, values: St
         raise InputError("this node's part of the secure sum is lost: begin a new one")
     if stage == "masked":
         numbers = {k: v.numpy() for k, v in flatten(values or {}).items()}
-        state, hidden = masks.mask(state, asked, numbers)
+        state, hidden = node.masked_input(state, asked, numbers)
         reply = RecordDict({"masked": ArrayRecord(OrderedDict((k, Array(v)) for k, v in hidden.items()))})
     else:
         state, said = _STEPS[stage](e, state, asked)
@@ -130,10 +136,10 @@ def answer(stage: str, e: int, content: RecordDict, context: Context, values: St
     return reply
 
 
-_STEPS: dict[str, Callable[[int, bytes, dict[str, Any]], tuple[bytes, masks.Record]]] = {
-    "keys": lambda e, _, asked: masks.advertise(e, asked),
-    "shares": lambda _, state, asked: masks.share(state, asked),
-    "reveal": lambda _, state, asked: masks.reveal(state, asked),
+_STEPS: dict[str, Callable[[int, bytes, dict[str, Any]], tuple[bytes, Record]]] = {
+    "keys": lambda e, _, asked: node.advertise_keys(e, asked),
+    "shares": lambda _, state, asked: node.share_keys(state, asked),
+    "reveal": lambda _, state, asked: node.unmasking(state, asked),
 }
 
 
