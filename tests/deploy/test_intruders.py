@@ -17,8 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from helpers.deploy import ENV, free_ports, need_nginx, running, serving, status, wait
 
 from focusfl.deploy import certificates, operator, registry
-from focusfl.deploy.contents import NODE_CALLS
-from focusfl.deploy.setup import init
+from focusfl.deploy.setup import NODE_CALLS, init
 
 need_nginx()
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's imports
@@ -95,7 +94,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
             stack.enter_context(running([folder / f"nodes/agent-{e}/start-supernode.sh"], out / f"node{e}.log"))
             for e in (0, 1)
         ]
-        start = operator.command(folder, "run", str(app), "focusfl", "--run-config", f'folder="{out}"')
+        start = operator.flwr_command(folder, "run", str(app), "focusfl", "--run-config", f'folder="{out}"')
         done = subprocess.run(start, env=ENV, timeout=LIMIT, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         wait((out / "rows.json").exists, folder / "superlink.log")
@@ -150,10 +149,10 @@ def test_only_a_listed_operator_reaches_the_control_api(site: SimpleNamespace) -
     port, folder, runs = site.ports.operator, site.folder, "/v1/control/list-runs"
     ca_key = load_pem_private_key((folder / "authority/ca.key").read_bytes(), None)
     ca = certificates.x509.load_pem_x509_certificate((folder / "server/ca.pem").read_bytes())
-    key = certificates.tls_key()
-    unlisted = certificates.operator(key.public_key(), ca, ca_key, 1)
+    key = certificates.new_tls_key()
+    unlisted = certificates.operator_certificate(key.public_key(), ca, ca_key, 1)
     (site.out / "unlisted.pem").write_bytes(unlisted.public_bytes(Encoding.PEM))
-    (site.out / "unlisted.key").write_bytes(certificates.pem(key))
+    (site.out / "unlisted.key").write_bytes(certificates.private_pem(key))
     assert status(port, folder, runs, folder / "operator/operator") == 200
     assert status(port, folder, runs) == 400
     assert status(port, folder, runs, site.other / "operator/operator") == 400

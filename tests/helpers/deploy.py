@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from focusfl.deploy.site import Ports
+from focusfl.deploy.config import Ports
 
 ENV = {
     **{name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},

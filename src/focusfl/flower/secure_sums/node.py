@@ -143,7 +143,7 @@ def share_keys(state: bytes, request: Mapping[str, Any], minimum: int = 2) -> tu
     if not isinstance(threshold, int) or not crypto.min_threshold(n, minimum) <= threshold <= n <= most:
         raise InputError(
             f"agent {node.e} does not participate: the threshold is {threshold} of {n} agents, but it must be more "
-            f"than half of them and at least {max(2, minimum)}, of at most {most}; change how many agents participate"
+            f"than half of them and at least {max(2, minimum)}, of at most {most}; let more agents participate"
         )
     seed_shares, key_shares = (crypto.split_secret(node.secrets[name], threshold, n) for name in ("seed", "mask"))
     shares = {e: [a, b] for e, a, b in zip(agents, seed_shares, key_shares, strict=True)}
