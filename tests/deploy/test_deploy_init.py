@@ -32,7 +32,7 @@ def deployment(tmp_path: Path) -> Path:
 def handshake(
     folder: Path, host: str, client: Path | None = None, require_client: bool = False, ca: Path | None = None
 ) -> None:
-    """Do a TLS handshake in memory with the server of `folder`, as strictly as possible. Raise if a side refuses."""
+    """Do a strict TLS handshake in memory with the server of `folder`; raise if either side refuses."""
     server_context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "server/ca.pem")
     server_context.load_cert_chain(folder / "server/server.pem", folder / "server/server.key")
     server_context.verify_mode = ssl.CERT_REQUIRED if require_client else ssl.CERT_NONE
@@ -82,7 +82,7 @@ def test_the_operators_certificate_is_for_operators_and_the_servers_is_not(deplo
 
 
 def test_each_folder_has_what_its_machine_needs_and_no_more(deployment: Path) -> None:
-    assert {path.name for path in made.iterdir()} == {
+    assert {path.name for path in deployment.iterdir()} == {
         "README.txt", "authority", "deploy.toml", "nodes", "operator", "server"
     }  # fmt: skip
     found = read_all(deployment)
@@ -236,18 +236,18 @@ def test_renewal_needs_the_authoritys_key(deployment: Path, tmp_path: Path) -> N
 
 
 def test_an_operators_folder_that_was_moved_works(deployment: Path, tmp_path: Path) -> None:
-    desk = tmp_path / 'my "desk"'
-    shutil.move(deployment / "operator", desk)
-    assert operator.flwr_command(desk, "run", "app")[-3:] == [str(desk), "run", "app"]
-    found = tomllib.loads((desk / "flower/config.toml").read_text())["superlink"]
+    moved = tmp_path / 'my "folder"'
+    shutil.move(deployment / "operator", moved)
+    assert operator.flwr_command(moved, "run", "app")[-3:] == [str(moved), "run", "app"]
+    found = tomllib.loads((moved / "flower/config.toml").read_text())["superlink"]
     assert found["default"] == "focusfl"
-    assert found["focusfl"] == {"address": "fl.example.org:9093", "root-certificates": str(desk / "ca.pem")}
+    assert found["focusfl"] == {"address": "fl.example.org:9093", "root-certificates": str(moved / "ca.pem")}
     with pytest.raises(InputError, match=r"ca\.pem does not exist"):
         operator.operator_folder(deployment)
 
 
 def start(path: Path, bin: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a start script with stand-ins for Flower's programs that print their arguments and environment."""
+    """Run a start script with fake Flower programs that print their arguments and environment."""
     bin.mkdir(exist_ok=True)
     for name in ("flower-superlink", "flower-supernode"):
         (bin / name).write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\nenv\n')
