@@ -216,7 +216,7 @@ def unmasking(state: bytes, request: Mapping[str, Any]) -> tuple[bytes, Record]:
     answered, dropped = unmasked = [read_agents(request, "answered"), read_agents(request, "dropped")]
     if sorted(answered + dropped) != sorted(node.shares) or node.e not in answered:
         raise InputError(
-            f"agent {node.e} reveals no shares: the request must name each agent whose shares it holds once, and "
+            f"agent {node.e} reveals no shares: the request must name every agent that sent shares once, and "
             f"agent {node.e} as answered"
         )
     if len(answered) < node.threshold:
