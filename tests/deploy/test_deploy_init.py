@@ -1,4 +1,4 @@
-"""What `deploy init` writes: certificates that hold, secrets in their own folders, scripts that start it all."""
+"""What `focusfl deploy init` writes: valid certificates, secrets in their own folders, working start scripts."""
 
 from __future__ import annotations
 
@@ -15,92 +15,95 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from focusfl.deploy import certificates, contents, operator, site
+from focusfl.deploy import certificates, operator, setup
+from focusfl.deploy.config import MAX_NODES, DeployConfig, Ports, load_config
 from focusfl.deploy.setup import add, init, renew
-from focusfl.deploy.site import MOST_NODES, Ports, Site
 from focusfl.util.errors import InputError
 
 HOSTS = ["fl.example.org", "192.0.2.7", "2001:db8::7"]
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
+def deployment(tmp_path: Path) -> Path:
     init(tmp_path / "site", 3, HOSTS)
     return tmp_path / "site"
 
 
-def shake(folder: Path, host: str, client: Path | None = None, ask: bool = False, ca: Path | None = None) -> None:
-    """A TLS handshake in memory with the server of `folder`, as strict as can be; raises if either side refuses."""
-    there = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "server/ca.pem")
-    there.load_cert_chain(folder / "server/server.pem", folder / "server/server.key")
-    there.verify_mode = ssl.CERT_REQUIRED if ask else ssl.CERT_NONE
-    here = ssl.create_default_context(cafile=ca or folder / "nodes/agent-0/ca.pem")
-    for context in (there, here):
+def handshake(
+    folder: Path, host: str, client: Path | None = None, require_client: bool = False, ca: Path | None = None
+) -> None:
+    """Do a strict TLS handshake in memory with the server of `folder`; raise if either side refuses."""
+    server_context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "server/ca.pem")
+    server_context.load_cert_chain(folder / "server/server.pem", folder / "server/server.key")
+    server_context.verify_mode = ssl.CERT_REQUIRED if require_client else ssl.CERT_NONE
+    client_context = ssl.create_default_context(cafile=ca or folder / "nodes/agent-0/ca.pem")
+    for context in (server_context, client_context):
         context.verify_flags |= ssl.VERIFY_X509_STRICT
     if client:
-        here.load_cert_chain(client.with_suffix(".pem"), client.with_suffix(".key"))
-    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = [here.wrap_bio(down, up, server_hostname=host), there.wrap_bio(up, down, server_side=True)]
+        client_context.load_cert_chain(client.with_suffix(".pem"), client.with_suffix(".key"))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client_side = client_context.wrap_bio(to_client, to_server, server_hostname=host)
+    sides = [client_side, server_context.wrap_bio(to_server, to_client, server_side=True)]
     for side in sides * 3:
         try:
             side.do_handshake()
         except ssl.SSLWantReadError:
             continue
     for side in sides:
-        side.do_handshake()  # it is done on both
+        side.do_handshake()  # both sides must have finished
 
 
-def every(folder: Path) -> dict[str, bytes]:
+def read_all(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("host", [*HOSTS, "localhost", "127.0.0.1"])
-def test_the_servers_certificate_holds_for_its_hosts(made: Path, host: str) -> None:
-    shake(made, host)
+def test_the_servers_certificate_is_valid_for_its_hosts(deployment: Path, host: str) -> None:
+    handshake(deployment, host)
 
 
-def test_it_holds_for_no_other_host_and_under_no_other_authority(made: Path, tmp_path: Path) -> None:
+def test_it_is_valid_for_no_other_host_and_under_no_other_authority(deployment: Path, tmp_path: Path) -> None:
     init(tmp_path / "other", 1, HOSTS)
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-        shake(made, "www.example.org")
+        handshake(deployment, "www.example.org")
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake(made, HOSTS[0], ca=tmp_path / "other/server/ca.pem")
+        handshake(deployment, HOSTS[0], ca=tmp_path / "other/server/ca.pem")
     with pytest.raises(ssl.SSLError):
-        shake(made, HOSTS[0], tmp_path / "other/operator/operator", ask=True)
+        handshake(deployment, HOSTS[0], tmp_path / "other/operator/operator", require_client=True)
 
 
-def test_the_operators_certificate_is_for_operators_and_the_servers_is_not(made: Path) -> None:
-    shake(made, HOSTS[0], made / "operator/operator", ask=True)
-    for wrong in (None, made / "server/server"):
+def test_the_operators_certificate_is_for_operators_and_the_servers_is_not(deployment: Path) -> None:
+    handshake(deployment, HOSTS[0], deployment / "operator/operator", require_client=True)
+    for wrong in (None, deployment / "server/server"):
         with pytest.raises(ssl.SSLError):
-            shake(made, HOSTS[0], wrong, ask=True)
-    found = x509.load_pem_x509_certificate((made / "operator/operator.pem").read_bytes())
-    assert (made / "server/operators.map").read_text() == f'{certificates.serial(found)} "operator";\n'
+            handshake(deployment, HOSTS[0], wrong, require_client=True)
+    found = x509.load_pem_x509_certificate((deployment / "operator/operator.pem").read_bytes())
+    assert (deployment / "server/operators.map").read_text() == f'{certificates.serial_number(found)} "operator";\n'
 
 
-def test_each_folder_has_what_its_machine_may_have_and_no_more(made: Path) -> None:
-    assert {path.name for path in made.iterdir()} == {
+def test_each_folder_has_what_its_machine_needs_and_no_more(deployment: Path) -> None:
+    assert {path.name for path in deployment.iterdir()} == {
         "README.txt", "authority", "deploy.toml", "nodes", "operator", "server"
     }  # fmt: skip
-    found = every(made)
+    found = read_all(deployment)
     secrets = {name for name, content in found.items() if b"PRIVATE KEY" in content}
     nodes = {f"nodes/agent-{e}/node.key" for e in range(3)}
     assert secrets == {"authority/ca.key", "server/server.key", "operator/operator.key"} | nodes
     assert len({found[name] for name in secrets}) == len(secrets)
     for e in range(3):
-        own = {path.name for path in (made / f"nodes/agent-{e}").iterdir()}
+        own = {path.name for path in (deployment / f"nodes/agent-{e}").iterdir()}
         assert own == {"ca.pem", "node.key", "start-supernode.sh"}
     assert len({found[name] for name in found if name.endswith("ca.pem")}) == 1
 
 
-def test_a_nodes_key_is_in_the_form_flower_reads_and_the_operator_has_its_public_half(made: Path) -> None:
+def test_a_nodes_key_has_flowers_format_and_the_operator_has_its_public_half(deployment: Path) -> None:
     for e in range(3):
-        key = load_ssh_private_key((made / f"nodes/agent-{e}/node.key").read_bytes(), None)
+        key = load_ssh_private_key((deployment / f"nodes/agent-{e}/node.key").read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name == "secp384r1"
-        assert load_ssh_public_key((made / f"operator/nodes/agent-{e}.pub").read_bytes()) == key.public_key()
+        assert load_ssh_public_key((deployment / f"operator/nodes/agent-{e}.pub").read_bytes()) == key.public_key()
 
 
-def test_secrets_are_for_their_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_secrets_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         init(tmp_path / "site", 1, HOSTS)
@@ -112,28 +115,28 @@ def test_secrets_are_for_their_owner_alone_whatever_the_umask(tmp_path: Path) ->
         assert mode == expected, path
 
 
-def test_keys_are_never_overwritten(made: Path, tmp_path: Path) -> None:
-    before = every(made)
-    with pytest.raises(InputError, match=r"never overwritten.*deploy add"):
-        init(made, 3, HOSTS)
-    assert every(made) == before
+def test_keys_are_never_overwritten(deployment: Path, tmp_path: Path) -> None:
+    before = read_all(deployment)
+    with pytest.raises(InputError, match=r"site .*overwritten.*deploy add"):
+        init(deployment, 3, HOSTS)
+    assert read_all(deployment) == before
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="never overwritten"):
+    with pytest.raises(InputError, match=r"file .*overwritten"):
         init(tmp_path / "file", 1)
     (tmp_path / "empty").mkdir()
     init(tmp_path / "empty", 1)
-    shutil.rmtree(made / "nodes/agent-2")
-    add(made)  # agent 3; nobody is made twice
-    (made / "nodes/agent-4").mkdir()
-    with pytest.raises(InputError, match="never overwritten"):
-        add(made)
+    shutil.rmtree(deployment / "nodes/agent-2")
+    add(deployment)  # agent 3: numbers are not used twice
+    (deployment / "nodes/agent-4").mkdir()
+    with pytest.raises(InputError, match=r"agent-4 .*overwritten"):
+        add(deployment)
 
 
-def test_all_of_it_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_init_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(contents, "node", full)
+    monkeypatch.setattr(setup, "_write_node", full)
     with pytest.raises(OSError, match="No space"):
         init(tmp_path / "site", 1)
     assert list(tmp_path.iterdir()) == []
@@ -145,15 +148,15 @@ def test_all_of_it_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
      "a..b", "a.", "300.1.1.1", "10.0.0", "fe80::1%eth0", "[::1]", "fl.example.org/x", "$(id)", 'a"b', "a b", "a\n",
      "x" * 64, "bücher.de", ".".join(["abcdefgh"] * 30)],
 )  # fmt: skip
-def test_what_is_no_host_is_refused(tmp_path: Path, host: str) -> None:
-    with pytest.raises(InputError, match="expected a DNS name"):
+def test_an_invalid_host_is_refused(tmp_path: Path, host: str) -> None:
+    with pytest.raises(InputError, match="DNS name"):
         init(tmp_path / "site", 1, ["fl.example.org", host])
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("nodes", [-1, 0, MOST_NODES + 1])
-def test_how_many_nodes_there_may_be(tmp_path: Path, nodes: int) -> None:
-    with pytest.raises(InputError, match=f"from 1 to {MOST_NODES}"):
+@pytest.mark.parametrize("nodes", [-1, 0, MAX_NODES + 1])
+def test_the_number_of_nodes_is_checked(tmp_path: Path, nodes: int) -> None:
+    with pytest.raises(InputError, match=f"nodes .*{MAX_NODES}"):
         init(tmp_path / "site", nodes, HOSTS)
     assert init(tmp_path / "one", 1).nodes == 1
     init(tmp_path / "many", 40)
@@ -165,9 +168,9 @@ def test_how_many_nodes_there_may_be(tmp_path: Path, nodes: int) -> None:
     [
         ({"bind": "fl.example.org"}, "bind"),
         ({"days": 0}, "days"),
-        ({"ports": Ports(node=9093)}, "different"),
-        ({"ports": Ports(node=0)}, "ports.node"),
-        ({"ports": Ports(supernode=65535)}, "room for 3"),
+        ({"ports": Ports(node=9093)}, "ports .*different"),
+        ({"ports": Ports(node=0)}, r"ports\.node"),
+        ({"ports": Ports(supernode=65535)}, r"ports\.supernode .*65533"),
     ],
 )
 def test_other_options_are_checked(tmp_path: Path, options: dict[str, object], words: str) -> None:
@@ -175,76 +178,76 @@ def test_other_options_are_checked(tmp_path: Path, options: dict[str, object], w
         init(tmp_path / "site", 3, HOSTS, **options)
 
 
-def test_without_hosts_it_is_a_trial_on_this_machine(tmp_path: Path) -> None:
+def test_without_hosts_the_proxy_listens_on_loopback_only(tmp_path: Path) -> None:
     assert init(tmp_path / "trial", 1).bind == "127.0.0.1"
     assert init(tmp_path / "site", 1, ["fl.example.org", "127.0.0.1"]).bind == "0.0.0.0"
     assert "listen 127.0.0.1:9092 ssl;" in (tmp_path / "trial/server/nginx.conf").read_text()
     assert "listen 0.0.0.0:9092 ssl;" in (tmp_path / "site/server/nginx.conf").read_text()
-    assert Site(("::1",), 1, "::").address(9092) == "[::1]:9092"
-    assert Site(("::1",), 1, "::").listen(9092) == "[::]:9092 ssl ipv6only=off"
+    assert DeployConfig(("::1",), 1, "::").address(9092) == "[::1]:9092"
+    assert DeployConfig(("::1",), 1, "::").nginx_listen(9092) == "[::]:9092 ssl ipv6only=off"
 
 
-def test_the_configuration_is_read_back(made: Path) -> None:
-    assert site.load(made) == Site((*HOSTS,), 3, "0.0.0.0")
-    (made / "deploy.toml").write_text("nodes = ")
-    with pytest.raises(InputError, match=r"deploy\.toml.*cannot be read"):
-        site.load(made)
-    with pytest.raises(InputError, match="not there; name the folder"):
-        add(made / "nowhere")
+def test_the_configuration_is_written_and_loaded(deployment: Path) -> None:
+    assert load_config(deployment) == DeployConfig((*HOSTS,), 3, "0.0.0.0")
+    (deployment / "deploy.toml").write_text("nodes = ")
+    with pytest.raises(InputError, match=r"deploy\.toml .*not valid"):
+        load_config(deployment)
+    with pytest.raises(InputError, match=r"deploy\.toml does not exist"):
+        add(deployment / "nowhere")
 
 
-def test_add_makes_more_nodes_and_touches_nothing_else(made: Path) -> None:
-    before = every(made)
-    assert [path.name for path in add(made, 2)] == ["agent-3", "agent-4"]
-    after = every(made)
+def test_add_writes_new_nodes_and_changes_nothing_else(deployment: Path) -> None:
+    before = read_all(deployment)
+    assert [path.name for path in add(deployment, 2)] == ["agent-3", "agent-4"]
+    after = read_all(deployment)
     assert {name for name in before if after[name] != before[name]} == {"deploy.toml"}
     new = {f"nodes/agent-{e}/{name}" for e in (3, 4) for name in ("ca.pem", "node.key", "start-supernode.sh")}
     assert after.keys() - before.keys() == new | {f"operator/nodes/agent-{e}.pub" for e in (3, 4)}
 
 
-def test_renewed_certificates_hold_with_the_old_keys(made: Path) -> None:
-    before = every(made)
-    (made / "server/server.key").unlink()  # it is on the server, as it should be
-    renew(made, days=10)
-    (made / "server/server.key").write_bytes(before["server/server.key"])
-    shake(made, HOSTS[0], made / "operator/operator", ask=True)
-    changed = {name for name, content in every(made).items() if before[name] != content}
+def test_renewed_certificates_are_valid_with_the_old_keys(deployment: Path) -> None:
+    before = read_all(deployment)
+    (deployment / "server/server.key").unlink()  # it is on the server only, as recommended
+    renew(deployment, days=10)
+    (deployment / "server/server.key").write_bytes(before["server/server.key"])
+    handshake(deployment, HOSTS[0], deployment / "operator/operator", require_client=True)
+    changed = {name for name, content in read_all(deployment).items() if before[name] != content}
     assert changed == {"server/server.pem", "server/operators.map", "operator/operator.pem"}
 
 
-def test_a_lost_operators_key_is_replaced_and_no_longer_listed(made: Path) -> None:
-    before = every(made)
+def test_a_lost_operators_key_is_replaced_and_no_longer_listed(deployment: Path) -> None:
+    before = read_all(deployment)
     for name in ("operator.key", "operator.pem"):
-        (made / "operator" / name).unlink()
-    renew(made)
-    shake(made, HOSTS[0], made / "operator/operator", ask=True)
-    assert (made / "operator/operator.key").read_bytes() != before["operator/operator.key"]
-    assert len((made / "server/operators.map").read_text().splitlines()) == 1
+        (deployment / "operator" / name).unlink()
+    renew(deployment)
+    handshake(deployment, HOSTS[0], deployment / "operator/operator", require_client=True)
+    assert (deployment / "operator/operator.key").read_bytes() != before["operator/operator.key"]
+    assert len((deployment / "server/operators.map").read_text().splitlines()) == 1
 
 
-def test_nothing_is_renewed_without_the_authoritys_key(made: Path, tmp_path: Path) -> None:
+def test_renewal_needs_the_authoritys_key(deployment: Path, tmp_path: Path) -> None:
     init(tmp_path / "other", 1)
-    shutil.copy(tmp_path / "other/authority/ca.key", made / "authority/ca.key")
-    with pytest.raises(InputError, match="does not belong to"):
-        renew(made)
-    (made / "authority/ca.key").unlink()
-    with pytest.raises(InputError, match="bring back the authority's folder"):
-        renew(made)
+    shutil.copy(tmp_path / "other/authority/ca.key", deployment / "authority/ca.key")
+    with pytest.raises(InputError, match=r"ca\.key does not belong"):
+        renew(deployment)
+    (deployment / "authority/ca.key").unlink()
+    with pytest.raises(InputError, match=r"ca\.key does not exist"):
+        renew(deployment)
 
 
-def test_a_moved_operators_folder_works_where_it_is(made: Path, tmp_path: Path) -> None:
-    desk = tmp_path / 'my "desk"'
-    shutil.move(made / "operator", desk)
-    assert operator.command(desk, "run", "app")[-3:] == [str(desk), "run", "app"]
-    found = tomllib.loads((desk / "flower/config.toml").read_text())["superlink"]
+def test_an_operators_folder_that_was_moved_works(deployment: Path, tmp_path: Path) -> None:
+    moved = tmp_path / 'my "folder"'
+    shutil.move(deployment / "operator", moved)
+    assert operator.flwr_command(moved, "run", "app")[-3:] == [str(moved), "run", "app"]
+    found = tomllib.loads((moved / "flower/config.toml").read_text())["superlink"]
     assert found["default"] == "focusfl"
-    assert found["focusfl"] == {"address": "fl.example.org:9093", "root-certificates": str(desk / "ca.pem")}
-    with pytest.raises(InputError, match="name the operator's folder"):
-        operator.desk(made)
+    assert found["focusfl"] == {"address": "fl.example.org:9093", "root-certificates": str(moved / "ca.pem")}
+    with pytest.raises(InputError, match=r"ca\.pem does not exist"):
+        operator.operator_folder(deployment)
 
 
 def start(path: Path, bin: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a start script with stand-ins for Flower's programs that print what they are given."""
+    """Run a start script with fake Flower programs that print their arguments and environment."""
     bin.mkdir(exist_ok=True)
     for name in ("flower-superlink", "flower-supernode"):
         (bin / name).write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\nenv\n')
@@ -256,28 +259,31 @@ def start(path: Path, bin: Path, *arguments: object) -> subprocess.CompletedProc
 QUIET = {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1", "RAY_USAGE_STATS_ENABLED=0"}
 
 
-def test_the_superlink_starts_on_loopback_with_keys_and_without_installing(made: Path, tmp_path: Path) -> None:
-    lines = start(made / "server/start-superlink.sh", tmp_path / "bin").stdout.splitlines()
+def test_the_superlink_starts_on_loopback_with_keys_and_without_installing(
+    deployment: Path, tmp_path: Path
+) -> None:
+    lines = start(deployment / "server/start-superlink.sh", tmp_path / "bin").stdout.splitlines()
     assert lines[:4] == ["--host", "127.0.0.1", "--port", "9091"]
     assert {"--enable-supernode-auth", "--disable-runtime-dependency-installation", *QUIET} <= set(lines)
     assert "--insecure" not in lines
     assert "NO_PROXY=127.0.0.1,localhost,example.org" in lines
 
 
-def test_a_supernode_gets_its_agent_data_and_keep(made: Path, tmp_path: Path) -> None:
-    script, data = made / "nodes/agent-2/start-supernode.sh", tmp_path / "our data"
+def test_a_supernode_gets_its_agent_data_and_keep(deployment: Path, tmp_path: Path) -> None:
+    script, data = deployment / "nodes/agent-2/start-supernode.sh", tmp_path / "our data"
     missing = start(script, tmp_path / "bin")
-    assert missing.returncode == 1 and "put this agent's data there" in missing.stderr
+    assert missing.returncode == 1 and f"{script.parent / 'data'} does not exist" in missing.stderr
     data.mkdir()
     lines = start(script, tmp_path / "bin", data).stdout.splitlines()
     assert lines[lines.index("--superlink") + 1] == "fl.example.org:9092"
     assert lines[lines.index("--port") + 1] == "9102"
-    keep = made / "nodes/agent-2/keep"
+    keep = deployment / "nodes/agent-2/keep"
     assert lines[lines.index("--node-config") + 1] == f'agent=2 data="{data}" keep="{keep}"'
     assert keep.is_dir() and set(lines) >= QUIET
     (tmp_path / 'a"b').mkdir()
-    assert "name other folders" in start(script, tmp_path / "bin", tmp_path / 'a"b').stderr
+    quoted = start(script, tmp_path / "bin", tmp_path / 'a"b')
+    assert quoted.returncode == 1 and "quotes" in quoted.stderr
     alone = subprocess.run(
         [script, data], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=20
     )
-    assert alone.returncode == 1 and "activate the environment" in alone.stderr
+    assert alone.returncode == 1 and "flower-supernode was not found" in alone.stderr

@@ -1,4 +1,4 @@
-"""A deployment on loopback, as `focusfl deploy init` writes it: TLS, node keys, proxy, each node its own data."""
+"""Training in a deployment on loopback, as `focusfl deploy init` writes it: TLS, node keys, proxy, own data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.deploy import ENV, Ports, free_ports, need_nginx, running, serving, wait
+from helpers.deploy import ENV, Ports, free_ports, running, serving, skip_without_nginx, wait_until
 from safetensors.torch import load_file
 
 import focusfl as ff
@@ -24,7 +24,7 @@ from focusfl.deploy import registry, setup
 from focusfl.run.loop import run
 from focusfl.run.setup import Setup
 
-need_nginx()
+skip_without_nginx()
 
 AGENTS, ROUNDS = 3, 3
 TRAIN = ff.Train(lr=0.3, steps=4, batch=16)
@@ -48,7 +48,7 @@ def focusfl(*words: str) -> None:
 
 
 class Site:
-    """The deployment while it runs."""
+    """A running deployment."""
 
     def __init__(self, folder: Path, ports: Ports, stack: ExitStack) -> None:
         self.folder, self.ports, self.stack = folder, ports, stack
@@ -67,16 +67,16 @@ class Site:
         command = [self.folder / f"nodes/agent-{e}/start-supernode.sh", self.folder / f"data-{e}"]
         self.nodes[e] = self.stack.enter_context(running(command, self.log(e)))
 
-    def there(self, number: int) -> None:
-        """Wait until so many nodes are online."""
+    def wait_online(self, number: int) -> None:
+        """Wait until `number` nodes are online."""
 
         def ready() -> bool:
             return sum(node.status == "online" for node in registry.nodes(self.folder)) == number
 
-        wait(ready, self.folder / "superlink.log")
+        wait_until(ready, self.folder / "superlink.log")
 
     def train(self, name: str, *more: str) -> Path:
-        """Submit a run; its results' folder at the server."""
+        """Submit a run and return the folder of its results at the server."""
         out = self.folder / "results" / name
         sets = [word for change in (*SETTINGS, f"out={out}", *more) for word in ("--set", change)]
         focusfl("deploy", "run", str(self.folder), *sets, "--no-stream")
@@ -99,10 +99,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         here = Site(folder, ports, stack)
         for e in range(AGENTS):
             here.start(e)
-        here.there(AGENTS)
+        here.wait_online(AGENTS)
         yield here
-    for e in range(AGENTS):  # an app whose SuperNode was killed would wait for it
-        subprocess.run(["pkill", "-KILL", "-f", f"flwr-clientapp.*127.0.0.1:{ports.supernode + e} "])
+    for e in range(AGENTS):  # a ClientApp whose SuperNode was killed would wait for it forever
+        for pid in processes(f"flwr-clientapp.*127.0.0.1:{ports.supernode + e} "):
+            os.kill(pid, signal.SIGKILL)
 
 
 def serial(rounds: int, seed: int = 0) -> Any:
@@ -112,7 +113,7 @@ def serial(rounds: int, seed: int = 0) -> Any:
 
 
 def same(out: Path, wanted: Any, seed: int = 0) -> None:
-    """The server's weights, and every agent's loss, as in one process."""
+    """Check that the server's weights and every agent's loss are those of a run in one process."""
     kept = load_file(out / "runs" / f"focus-seed{seed}" / "checkpoint.safetensors")
     for k, v in flatten({"server": wanted.server}).items():
         torch.testing.assert_close(kept[k], v, rtol=0, atol=1e-5)
@@ -121,16 +122,19 @@ def same(out: Path, wanted: Any, seed: int = 0) -> None:
 
 
 def server_apps(site: Site) -> list[int]:
-    """Numbers of the ServerApps' processes of this deployment: they call its SuperLink."""
-    calls = f"flwr-serverapp.*127.0.0.1:{site.ports.superlink}"
-    return [int(pid) for pid in subprocess.run(["pgrep", "-f", calls], capture_output=True).stdout.split()]
+    """Return the process ids of this deployment's ServerApps: they call its SuperLink."""
+    return processes(f"flwr-serverapp.*127.0.0.1:{site.ports.superlink}")
 
 
-def test_killed_and_resumed_it_gives_the_serial_engines_numbers(site: Site) -> None:
-    """The ServerApp is killed after the first round of three; resumed, it ends as a run in one process does."""
+def processes(pattern: str) -> list[int]:
+    return [int(pid) for pid in subprocess.run(["pgrep", "-f", pattern], capture_output=True).stdout.split()]
+
+
+def test_a_run_that_was_killed_and_resumed_equals_the_serial_engine(site: Site) -> None:
+    """The ServerApp is killed after the first of three rounds; the resumed run equals a run in one process."""
     out = site.train("whole", "wait=100")
     log = site.folder / "superlink.log"
-    wait(lambda: len(site.history(out)) >= 1, log, 200)
+    wait_until(lambda: len(site.history(out)) >= 1, log, 200)
     killed = server_apps(site)
     assert killed
     for pid in killed:
@@ -138,30 +142,33 @@ def test_killed_and_resumed_it_gives_the_serial_engines_numbers(site: Site) -> N
     done = len(site.history(out))
     assert 1 <= done < ROUNDS
     site.train("whole", "wait=100", "resume=true")
-    wait(lambda: (out / "results.json").exists(), log, 200)
+    wait_until(lambda: (out / "results.json").exists(), log, 200)
     assert [row["round"] for row in site.history(out)] == [1, 2, 3]
     same(out, serial(ROUNDS))
     focusfl("report", str(out))
-    assert "federation, 3 rounds, 3 agents" in (out / "report.md").read_text()
+    text = (out / "report.md").read_text()
+    assert "3 rounds" in text and "3 agents" in text
 
 
-def test_a_killed_node_is_left_out_and_one_that_comes_late_is_taken_in(site: Site) -> None:
-    """Agent 2 is killed in mid-round: the others go on. Started again, it takes part again."""
+def test_a_killed_node_is_dropped_and_participates_again_after_a_restart(site: Site) -> None:
+    """Agent 2 is killed in mid-round: the others continue. Once restarted, it participates again."""
     out = site.train("kill", "rounds=40", "eval-every=40", "minimum=2", "timeout=60", "seed=1", "wait=5")
     log = site.folder / "superlink.log"
-    wait(lambda: len(site.history(out, 1)) >= 1, log, 200)
+    wait_until(lambda: len(site.history(out, 1)) >= 1, log, 200)
     kill_tree(site.nodes[2].pid)
-    wait(lambda: any("2" in row.get("dropped", {}) for row in site.history(out, 1)), log, 200)
+    wait_until(lambda: any("2" in row.get("dropped", {}) for row in site.history(out, 1)), log, 200)
     missing = next(row for row in site.history(out, 1) if "dropped" in row)
     assert set(missing["dropped"]) == {"2"}
     gone = missing["round"]
 
     def back() -> bool:
-        if site.nodes[2].poll() is not None:  # Flower refuses it until the old one's time is up
+        if (
+            site.nodes[2].poll() is not None
+        ):  # Flower refuses the new process until it considers the old one offline
             site.start(2)
         return any(row["round"] > gone and "dropped" not in row for row in site.history(out, 1))
 
-    wait(back, log, 300)
+    wait_until(back, log, 300)
 
 
 def kill_tree(pid: int) -> None:

@@ -1,6 +1,6 @@
-"""A SuperLink behind its proxy on loopback, and those who should not get in.
+"""A SuperLink behind its proxy on loopback, and clients that must be refused.
 
-A run goes on all the while: each round asks the registered nodes for a number, until the last test stops it.
+A run is active all the time: each round asks the registered nodes for a number, until a test stops it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from helpers.deploy import ENV, free_ports, need_nginx, running, serving, status, wait
+from helpers.deploy import ENV, free_ports, running, serving, skip_without_nginx, status, wait_until
 
 from focusfl.deploy import certificates, operator, registry
-from focusfl.deploy.contents import NODE_CALLS
-from focusfl.deploy.setup import init
+from focusfl.deploy.setup import NODE_CALLS, init
 
-need_nginx()
+skip_without_nginx()
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's imports
-LIMIT = 120  # seconds for one process; a few on a machine that is not busy
+TIMEOUT = 120  # seconds for one process; it takes a few seconds on a machine that is not busy
 
 APP = """
 [project]
@@ -77,11 +76,11 @@ def main(grid, context):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """Agents 0 and 1 are registered and take part in a run; agent 2 has a key that nobody registered."""
+    """Agents 0 and 1 are registered and participate in a run; agent 2 has a key that is not registered."""
     out = tmp_path_factory.mktemp("deployment")
     folder, other, app, ports = out / "site", out / "other", out / "app", free_ports(8)
     init(folder, 3, ports=ports)
-    init(other, 1, ports=ports)  # somebody else's, with the same addresses
+    init(other, 1, ports=ports)  # another deployment, with the same addresses
     app.mkdir()
     (app / "pyproject.toml").write_text(APP)
     (app / "toy.py").write_text(TOY)
@@ -95,16 +94,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
             stack.enter_context(running([folder / f"nodes/agent-{e}/start-supernode.sh"], out / f"node{e}.log"))
             for e in (0, 1)
         ]
-        start = operator.command(folder, "run", str(app), "focusfl", "--run-config", f'folder="{out}"')
-        done = subprocess.run(start, env=ENV, timeout=LIMIT, capture_output=True, text=True)
+        start = operator.flwr_command(folder, "run", str(app), "focusfl", "--run-config", f'folder="{out}"')
+        done = subprocess.run(start, env=ENV, timeout=TIMEOUT, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
-        wait((out / "rows.json").exists, folder / "superlink.log")
+        wait_until((out / "rows.json").exists, folder / "superlink.log")
         yield SimpleNamespace(out=out, folder=folder, other=other, app=app, ports=ports, nodes=nodes)
 
 
 @pytest.fixture(scope="module")
 def intruders(site: SimpleNamespace) -> dict[str, tuple[int, str]]:
-    """What became of them: exit code and last words. All try at the same time."""
+    """Run all intruders at the same time and return their exit codes and outputs."""
     ca, here, port = site.folder / "server/ca.pem", f"localhost:{site.ports.node}", site.ports.supernode
     bare = ["flower-supernode", "--superlink", here, "--isolation", "process", "--port"]
     key, home = site.folder / "operator/nodes/agent-0.pub", site.out / "home"
@@ -125,7 +124,7 @@ def intruders(site: SimpleNamespace) -> dict[str, tuple[int, str]]:
         logs = {name: site.out / f"{name}.log".replace(" ", "-") for name in commands}
         tried = {name: stack.enter_context(running(command, logs[name])) for name, command in commands.items()}
         for name, process in tried.items():
-            found[name] = (process.wait(LIMIT), logs[name].read_text(errors="replace"))
+            found[name] = (process.wait(TIMEOUT), logs[name].read_text(errors="replace"))
     return found
 
 
@@ -141,19 +140,19 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_intruder_is_refused(intruders: dict[str, tuple[int, str]], name: str) -> None:
-    code, words = intruders[name]
+    code, output = intruders[name]
     assert code != 0
-    assert REFUSED[name] in " ".join(words.replace("│", " ").split())
+    assert REFUSED[name] in " ".join(output.replace("│", " ").split())
 
 
 def test_only_a_listed_operator_reaches_the_control_api(site: SimpleNamespace) -> None:
     port, folder, runs = site.ports.operator, site.folder, "/v1/control/list-runs"
     ca_key = load_pem_private_key((folder / "authority/ca.key").read_bytes(), None)
     ca = certificates.x509.load_pem_x509_certificate((folder / "server/ca.pem").read_bytes())
-    key = certificates.tls_key()
-    unlisted = certificates.operator(key.public_key(), ca, ca_key, 1)
+    key = certificates.new_tls_key()
+    unlisted = certificates.operator_certificate(key.public_key(), ca, ca_key, 1)
     (site.out / "unlisted.pem").write_bytes(unlisted.public_bytes(Encoding.PEM))
-    (site.out / "unlisted.key").write_bytes(certificates.pem(key))
+    (site.out / "unlisted.key").write_bytes(certificates.private_pem(key))
     assert status(port, folder, runs, folder / "operator/operator") == 200
     assert status(port, folder, runs) == 400
     assert status(port, folder, runs, site.other / "operator/operator") == 400
@@ -161,7 +160,7 @@ def test_only_a_listed_operator_reaches_the_control_api(site: SimpleNamespace) -
     assert status(port, folder, runs, site.out / "unlisted") == 403
 
 
-def test_the_proxy_passes_on_what_it_names_and_nothing_else(site: SimpleNamespace) -> None:
+def test_the_proxy_forwards_the_listed_calls_and_nothing_else(site: SimpleNamespace) -> None:
     from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
     known = {path for _, path in PROTOBUF_REQUEST_TYPES} | {
@@ -173,7 +172,7 @@ def test_the_proxy_passes_on_what_it_names_and_nothing_else(site: SimpleNamespac
     nodes = {f"/v1/fleet/{call}" for call in NODE_CALLS}
     assert nodes < known
     for path in known:
-        expected = 401 if path in nodes else 404  # not signed, or not there
+        expected = 401 if path in nodes else 404  # not signed, or not forwarded
         assert status(site.ports.node, site.folder, path) == expected, path
         if not path.startswith("/v1/control/"):
             assert status(site.ports.operator, site.folder, path, site.folder / "operator/operator") == 404, path
@@ -201,7 +200,7 @@ def test_no_spelling_of_a_path_leads_from_the_nodes_port_to_the_control_api(
     assert "list-federations" not in (site.folder / "superlink.log").read_text()
 
 
-def test_plain_text_is_refused_and_the_superlink_is_on_loopback_alone(site: SimpleNamespace) -> None:
+def test_plain_text_is_refused_and_the_superlink_listens_on_loopback_only(site: SimpleNamespace) -> None:
     for port in (site.ports.node, site.ports.operator):
         assert status(port, site.folder, "/v1/fleet/get-run", plain=True) == 400
     assert status(site.ports.superlink, site.folder, "/v1/control/list-runs", plain=True) is None
@@ -214,16 +213,18 @@ def test_plain_text_is_refused_and_the_superlink_is_on_loopback_alone(site: Simp
 
 def test_the_run_was_not_disturbed(site: SimpleNamespace, intruders: dict[str, tuple[int, str]]) -> None:
     before = len(json.loads((site.out / "rows.json").read_text()))
-    wait(lambda: len(json.loads((site.out / "rows.json").read_text())) > before, site.folder / "superlink.log")
+    wait_until(
+        lambda: len(json.loads((site.out / "rows.json").read_text())) > before, site.folder / "superlink.log"
+    )
     (site.out / "stop").touch()
-    wait((site.out / "done").exists, site.folder / "superlink.log")
+    wait_until((site.out / "done").exists, site.folder / "superlink.log")
     rows = json.loads((site.out / "rows.json").read_text())
     assert [sorted(row) for row in rows] == [[t, 100 + t] for t in range(len(rows))]
     assert [node.status for node in registry.nodes(site.folder)] == ["online", "online"]
     assert [process.poll() for process in site.nodes] == [None, None]
 
 
-def test_a_revoked_node_is_out(site: SimpleNamespace) -> None:
+def test_a_revoked_node_is_refused_and_stops(site: SimpleNamespace) -> None:
     registry.revoke(site.folder, "agent-1")
-    assert site.nodes[1].wait(LIMIT) is not None
+    assert site.nodes[1].wait(TIMEOUT) is not None
     assert [node.name for node in registry.nodes(site.folder)] == ["agent-0"]

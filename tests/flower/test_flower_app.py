@@ -13,7 +13,7 @@ import torch
 
 import focusfl as ff
 from focusfl.data.own.node import read_node_data
-from focusfl.deploy.running import parse, write_app
+from focusfl.deploy.flower_app import parse_settings, write_app
 from focusfl.util.errors import InputError
 
 if not os.environ.get("CI"):
@@ -73,7 +73,7 @@ def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:
 def test_what_is_set_on_the_command_line_is_what_the_app_gets(tmp_path: Path) -> None:
     import tomllib
 
-    config = parse(["agents=3", "model=mlp:4,3,2", "classes=2", "train.lr=0.25", "resume=true", "out=a b"])
+    config = parse_settings(["agents=3", "model=mlp:4,3,2", "classes=2", "train.lr=0.25", "resume=true", "out=a b"])
     assert config == {
         **{"agents": 3, "model": "mlp:4,3,2", "classes": 2},
         **{"train.lr": 0.25, "resume": True, "out": "a b"},
@@ -83,7 +83,7 @@ def test_what_is_set_on_the_command_line_is_what_the_app_gets(tmp_path: Path) ->
     assert settings["train"] == {"lr": 0.25} and settings["out"] == "a b" and settings["resume"] is True
     assert written["project"]["dependencies"] == []  # else Flower would install torch with CUDA
     with pytest.raises(InputError, match="--set rounds: expected KEY=VALUE"):
-        parse(["rounds"])
+        parse_settings(["rounds"])
 
 
 def test_a_model_by_name() -> None:

@@ -1,4 +1,4 @@
-"""A deployment on loopback: a SuperLink behind its proxy, SuperNodes, and a tiny app that answers numbers."""
+"""A deployment on loopback: start its processes, wait for them, send requests to its ports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from focusfl.deploy.site import Ports
+from focusfl.deploy.config import Ports
 
 ENV = {
     **{name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},
@@ -29,35 +29,35 @@ ENV = {
 }
 
 
-def need_nginx() -> None:
-    """In CI nothing is skipped."""
+def skip_without_nginx() -> None:
+    """Skip the module if nginx is not installed. In CI nothing is skipped."""
     if shutil.which("nginx", path=ENV["PATH"]) is None and os.environ.get("CI") != "true":
         pytest.skip("nginx is not installed", allow_module_level=True)
 
 
 def free_ports(nodes: int) -> Ports:
-    """Ports that nobody uses; those of the nodes follow one another."""
+    """Return unused ports; those of the nodes are consecutive."""
     with ExitStack() as stack:
-        taken = [stack.enter_context(closing(socket.create_server(("127.0.0.1", 0)))) for _ in range(3)]
-        node, operator, superlink = (one.getsockname()[1] for one in taken)
+        sockets = [stack.enter_context(closing(socket.create_server(("127.0.0.1", 0)))) for _ in range(3)]
+        node, operator, superlink = (one.getsockname()[1] for one in sockets)
         for start in range(20_000 + os.getpid() % 10_000, 60_000, nodes):
-            with suppress(OSError), ExitStack() as row:
+            with suppress(OSError), ExitStack() as consecutive:
                 for e in range(nodes):
-                    row.enter_context(closing(socket.create_server(("127.0.0.1", start + e))))
+                    consecutive.enter_context(closing(socket.create_server(("127.0.0.1", start + e))))
                 return Ports(node, operator, superlink, start)
     raise AssertionError("no free ports")
 
 
 @contextmanager
 def running(command: list[object], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block; what it says goes to `log`."""
+    """Run a command until the block ends; its output goes to `log`."""
     with log.open("wb") as out:
         process = subprocess.Popen([str(part) for part in command], stdout=out, stderr=out, env=ENV)
     try:
         yield process
     finally:
-        for word in (signal.SIGTERM, signal.SIGKILL):
-            process.send_signal(word)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            process.send_signal(number)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
                 break
@@ -65,35 +65,40 @@ def running(command: list[object], log: Path) -> Iterator[subprocess.Popen[bytes
 
 @contextmanager
 def serving(folder: Path, ports: Ports) -> Iterator[None]:
-    """The SuperLink and its proxy, by the scripts that were written for them."""
+    """Run the SuperLink and the proxy with their start scripts."""
     server = folder / "server"
     with (
         running([server / "start-superlink.sh"], folder / "superlink.log"),
         running([server / "start-proxy.sh"], folder / "proxy.log"),
     ):
-        wait(lambda: status(ports.superlink, folder, path="/health", verb="GET") == 200, folder / "superlink.log")
-        wait(lambda: status(ports.node, folder) == 404, folder / "proxy.log")
+        wait_until(
+            lambda: status(ports.superlink, folder, path="/health", method="GET") == 200, folder / "superlink.log"
+        )
+        wait_until(lambda: status(ports.node, folder) == 404, folder / "proxy.log")
         yield
 
 
 def status(
-    port: int, folder: Path, path: str = "/", pair: Path | None = None, verb: str = "POST", plain: bool = False
+    port: int, folder: Path, path: str = "/", client: Path | None = None, method: str = "POST", plain: bool = False
 ) -> int | None:
-    """The answer to a request by someone with the authority's certificate, and perhaps PAIR.pem and PAIR.key."""
+    """Send a request and return the HTTP status, or None if there was no answer.
+
+    The client trusts the authority and presents the certificate CLIENT.pem with CLIENT.key, if given.
+    """
     context = ssl.create_default_context(cafile=folder / "server/ca.pem")
-    if pair is not None:
-        context.load_cert_chain(pair.with_suffix(".pem"), pair.with_suffix(".key"))
-    there = HTTPConnection("127.0.0.1", port, timeout=20) if plain else None
-    with closing(there or HTTPSConnection("127.0.0.1", port, timeout=20, context=context)) as line:
+    if client is not None:
+        context.load_cert_chain(client.with_suffix(".pem"), client.with_suffix(".key"))
+    insecure = HTTPConnection("127.0.0.1", port, timeout=20) if plain else None
+    with closing(insecure or HTTPSConnection("127.0.0.1", port, timeout=20, context=context)) as connection:
         try:
-            line.request(verb, path, b"", {"content-type": "application/protobuf"})
-            return line.getresponse().status
+            connection.request(method, path, b"", {"content-type": "application/protobuf"})
+            return connection.getresponse().status
         except OSError:
             return None
 
 
-def wait(ready: Callable[[], bool], log: Path, seconds: float = 120) -> None:
-    """Until it is so; else show what the log says."""
+def wait_until(ready: Callable[[], bool], log: Path, seconds: float = 120) -> None:
+    """Wait until `ready()` is true; after so many seconds, fail and show the end of the log."""
     end = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < end, log.read_text(errors="replace")[-4000:]

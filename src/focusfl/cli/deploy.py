@@ -1,4 +1,4 @@
-"""focusfl deploy: set up a deployment, say who takes part. Nothing heavy is imported before a command needs it."""
+"""focusfl deploy: set up a deployment, register its nodes, start runs. Each command imports what it needs."""
 
 from __future__ import annotations
 
@@ -15,31 +15,37 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Train across machines.", no_args_is_help=True, rich_markup_mode=None)
 
-Folder = Annotated[Path, typer.Argument(help="The folder that init wrote")]
-Desk = Annotated[Path, typer.Argument(help="The operator's folder, or the one that init wrote")]
-Nodes = Annotated[int, typer.Option(help="How many")]
+DeploymentFolder = Annotated[Path, typer.Argument(help="The deployment's folder, written by init")]
+OperatorFolder = Annotated[Path, typer.Argument(help="The operator's folder, or the deployment's folder")]
+Nodes = Annotated[int, typer.Option(help="Number of nodes")]
 
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(help="A new folder")],
+    folder: Annotated[Path, typer.Argument(help="The folder to create")],
     nodes: Nodes,
-    host: Annotated[list[str], typer.Option(help="Name or IP address of the server; more may follow")] = [],  # noqa: B006
-    bind: Annotated[str | None, typer.Option(help="Address to listen on. Default: all")] = None,
-    days: Annotated[int, typer.Option(help="How long the certificates hold")] = 730,
+    host: Annotated[list[str], typer.Option(help="Name or IP address of the server; may be repeated")] = [],  # noqa: B006
+    bind: Annotated[
+        str | None,
+        typer.Option(
+            help="IP address that the server listens on  [default: all addresses; without --host, 127.0.0.1]"
+        ),
+    ] = None,
+    days: Annotated[int, typer.Option(help="How many days the certificates are valid")] = 730,
 ) -> None:
-    """Write certificates, keys, start scripts and configuration: a folder for each machine."""
-    _installed()
+    """Create a deployment: certificates, keys and start scripts, in one folder per machine."""
+    _require_flower()
     from focusfl.deploy import setup
 
-    made = setup.init(folder, nodes, host, bind=bind, days=days)
-    print(f"Nodes will call {made.address(made.ports.node)}. What goes where: {folder / 'README.txt'}")
+    config = setup.init(folder, nodes, host, bind=bind, days=days)
+    address = config.address(config.ports.node)
+    print(f"Nodes will call {address}. {folder / 'README.txt'} says which folder belongs on which machine.")
 
 
 @app.command()
-def add(folder: Folder, nodes: Nodes = 1) -> None:
-    """Write folders for more nodes."""
-    _installed()
+def add(folder: DeploymentFolder, nodes: Nodes = 1) -> None:
+    """Create folders for more nodes."""
+    _require_flower()
     from focusfl.deploy import setup
 
     for path in setup.add(folder, nodes):
@@ -47,82 +53,94 @@ def add(folder: Folder, nodes: Nodes = 1) -> None:
 
 
 @app.command()
-def renew(folder: Folder, days: Annotated[int | None, typer.Option(help="Default: as before")] = None) -> None:
-    """Sign the server's and the operator's certificates anew."""
-    _installed()
+def renew(
+    folder: DeploymentFolder,
+    days: Annotated[
+        int | None, typer.Option(help="How many days the certificates are valid  [default: as before]")
+    ] = None,
+) -> None:
+    """Renew the certificates of the server and the operator."""
+    _require_flower()
     from focusfl.deploy import setup
 
     setup.renew(folder, days)
-    print("Copy server/*.pem, server/operators.map and operator/*.pem to their machines; restart the server's two.")
+    print(
+        "Copy server/server.pem and server/operators.map to the server and operator/operator.pem to the operator's "
+        "machine, then restart the SuperLink and the proxy."
+    )
 
 
 @app.command()
-def register(folder: Desk) -> None:
+def register(folder: OperatorFolder) -> None:
     """Register all nodes whose public keys are in operator/nodes."""
-    _installed()
+    _require_flower()
     from focusfl.deploy import registry
 
-    _show(registry.register(folder))
+    _print_nodes(registry.register(folder))
 
 
 @app.command()
-def nodes(folder: Desk) -> None:
-    """Who is registered, and who is there."""
-    _installed()
+def nodes(folder: OperatorFolder) -> None:
+    """List the nodes: which are registered, and which are online."""
+    _require_flower()
     from focusfl.deploy import registry
 
-    _show(registry.nodes(folder))
+    _print_nodes(registry.nodes(folder))
 
 
 @app.command()
-def revoke(folder: Desk, name: Annotated[str, typer.Argument(help="agent-0, for instance")]) -> None:
-    """Shut a node out."""
-    _installed()
+def revoke(
+    folder: OperatorFolder, name: Annotated[str, typer.Argument(help="The node's name, for example agent-0")]
+) -> None:
+    """Revoke a node: the server refuses it from now on."""
+    _require_flower()
     from focusfl.deploy import registry
 
     registry.revoke(folder, name)
-    print(f"{name}: shut out")
+    print(f"{name} is revoked.")
 
 
 @app.command()
 def run(
-    folder: Desk,
-    change: Annotated[list[str], typer.Option("--set", help="KEY=VALUE, as in rounds=20 (docs/flower.md)")],
+    folder: OperatorFolder,
+    settings: Annotated[
+        list[str], typer.Option("--set", help="KEY=VALUE, for example rounds=20; docs/flower.md lists the keys")
+    ],
     stream: Annotated[bool, typer.Option(help="Show the server's log until the run ends")] = True,
 ) -> None:
-    """Train. Say at least how many agents there are and what network they train."""
-    _installed()
+    """Train. If the nodes have their own data, set at least agents, model and classes."""
+    _require_flower()
     import tempfile
 
-    from focusfl.deploy import operator, running
+    from focusfl.deploy import flower_app, operator
 
-    with tempfile.TemporaryDirectory(prefix="focusfl-app-") as place:
-        made = running.write_app(Path(place), running.parse(change))
-        words = ["run", str(made), operator.CONNECTION] + ["--stream"] * stream
-        raise typer.Exit(subprocess.run(operator.command(folder, *words)).returncode)
+    with tempfile.TemporaryDirectory(prefix="focusfl-app-") as temporary:
+        app_folder = flower_app.write_app(Path(temporary), flower_app.parse_settings(settings))
+        arguments = ["run", str(app_folder), operator.CONNECTION] + ["--stream"] * stream
+        raise typer.Exit(subprocess.run(operator.flwr_command(folder, *arguments)).returncode)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def flwr(folder: Desk, context: typer.Context) -> None:
-    """Flower's own command line as the operator: focusfl deploy flwr DIR log RUN --stream"""
-    _installed()
+def flwr(folder: OperatorFolder, context: typer.Context) -> None:
+    """Run Flower's command line as the operator: focusfl deploy flwr FOLDER log RUN --stream"""
+    _require_flower()
     from focusfl.deploy import operator
 
-    raise typer.Exit(subprocess.run(operator.command(folder, *context.args)).returncode)
+    raise typer.Exit(subprocess.run(operator.flwr_command(folder, *context.args)).returncode)
 
 
-def _show(rows: list[Node]) -> None:
+def _print_nodes(nodes: list[Node]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("node", "number", "status", box=None)
-    for row in rows:
-        table.add_row(row.name, str(row.id or "-"), row.status)
+    table = Table("node", "id", "status", box=None)
+    for node in nodes:
+        table.add_row(node.name, str(node.id or "-"), node.status)
     Console().print(table)
 
 
-def _installed() -> None:
+def _require_flower() -> None:
     from importlib.util import find_spec
 
     if not (find_spec("flwr") and find_spec("cryptography")):
-        raise InputError("deployment needs Flower; install it with: pip install 'focusfl[flower]'")
+        raise InputError("focusfl deploy needs Flower; install it with: pip install 'focusfl[flower]'")

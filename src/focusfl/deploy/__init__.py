@@ -1,6 +1,10 @@
-"""A deployment of one's own: certificates, keys, start scripts, a guarded SuperLink. docs/deploy.md shows it.
+"""Set up and run a deployment across machines (docs/deploy.md).
 
-setup     init, add, renew: write the folders of a deployment
-registry  register, nodes, revoke: who takes part
-operator  Flower's own command line with the operator's certificate
+setup         init, add, renew: write the folders of a deployment
+certificates  keys, and the certificates that the deployment's own authority signs
+config        hosts, ports and number of nodes: deploy.toml
+operator      call the SuperLink with the operator's certificate
+registry      register, list and revoke nodes
+flower_app    the Flower app that `focusfl deploy run` submits
+templates/    start scripts, nginx.conf and README files
 """

@@ -1,4 +1,4 @@
-"""python -m focusfl.deploy FOLDER ARGUMENTS: `flwr ARGUMENTS` as the operator whose folder this is."""
+"""Run `flwr ARGUMENTS` as the operator: python -m focusfl.deploy FOLDER ARGUMENTS."""
 
 from focusfl.deploy.operator import main
 

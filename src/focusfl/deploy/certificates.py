@@ -1,7 +1,7 @@
-"""Keys and certificates: an authority of the deployment's own, and what it signs.
+"""Keys and certificates. Each deployment has an authority that signs the server's and the operator's certificates.
 
-Nodes have no certificate: Flower's nodes prove who they are with a signature, and cannot show one. The server's
-certificate cannot pass for an operator's nor the other way round: each is signed for one use alone.
+Nodes have no certificate: Flower's nodes prove their identity with a signature and cannot present one. Each
+certificate is signed for one use, so the server's cannot serve as an operator's, nor the other way round.
 """
 
 from __future__ import annotations
@@ -17,87 +17,117 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 AUTHORITY_DAYS = 3650
-SKEW = timedelta(hours=1)  # clocks that are behind may use a new certificate at once
-LOCAL = ("localhost", "127.0.0.1")  # proxy and ServerApp call the SuperLink by these
+CLOCK_SKEW = timedelta(hours=1)  # a machine whose clock is behind can use a new certificate at once
+LOCAL_HOSTS = ("localhost", "127.0.0.1")  # the proxy and the ServerApp call the SuperLink by these names
 
 Key = ec.EllipticCurvePrivateKey
 PublicKey = ec.EllipticCurvePublicKey
 
 
-def tls_key() -> Key:
+def new_tls_key() -> Key:
+    """Return a new private key for a TLS certificate (P-256)."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def node_key() -> Key:
-    """P-384, what Flower makes for its own nodes."""
+def new_node_key() -> Key:
+    """Return a new private key for a node (P-384, as Flower's own nodes use)."""
     return ec.generate_private_key(ec.SECP384R1())
 
 
-def pem(key: Key) -> bytes:
+def private_pem(key: Key) -> bytes:
+    """Return a private key as PEM, not encrypted."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def node_pair(key: Key) -> tuple[bytes, bytes]:
-    """Private and public half in OpenSSH's form, which Flower reads."""
+def node_key_pair(key: Key) -> tuple[bytes, bytes]:
+    """Return a node's private and public key in OpenSSH's format, which Flower reads."""
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     return private, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
 
 
-def authority(key: Key) -> x509.Certificate:
-    """Signed by itself; it may sign leaves and nothing else."""
+def authority_certificate(key: Key) -> x509.Certificate:
+    """Return the authority's self-signed certificate. It may sign end-entity certificates, not other authorities.
+
+    Args:
+        key: The authority's private key.
+
+    Returns:
+        The certificate, valid for `AUTHORITY_DAYS`.
+    """
     name = _name("focusfl deployment authority")
-    usage = _usage(key_cert_sign=True, crl_sign=True)
-    start = _start(name, key.public_key(), name, key.public_key(), AUTHORITY_DAYS)
-    start = start.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    return start.add_extension(usage, critical=True).sign(key, SHA256())
+    builder = _builder(name, key.public_key(), name, key.public_key(), AUTHORITY_DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    return builder.add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True).sign(key, SHA256())
 
 
-def server(
+def server_certificate(
     public: PublicKey, hosts: Sequence[str], ca: x509.Certificate, ca_key: Key, days: int
 ) -> x509.Certificate:
-    """For the proxy and the SuperLink behind it."""
-    names = [_general(host) for host in dict.fromkeys([*hosts, *LOCAL])]
-    start = _leaf("focusfl server", public, ca, ca_key, days, ExtendedKeyUsageOID.SERVER_AUTH)
-    return start.add_extension(x509.SubjectAlternativeName(names), critical=False).sign(ca_key, SHA256())
+    """Return the certificate of the proxy and of the SuperLink behind it.
+
+    Args:
+        public: The server's public key.
+        hosts: Names and IP addresses that clients call; `LOCAL_HOSTS` are added.
+        ca: The authority's certificate.
+        ca_key: The authority's private key.
+        days: How long the certificate is valid.
+
+    Returns:
+        A certificate for TLS servers only.
+    """
+    names = [_general_name(host) for host in dict.fromkeys([*hosts, *LOCAL_HOSTS])]
+    builder = _end_entity("focusfl server", public, ca, ca_key, days, ExtendedKeyUsageOID.SERVER_AUTH)
+    return builder.add_extension(x509.SubjectAlternativeName(names), critical=False).sign(ca_key, SHA256())
 
 
-def operator(public: PublicKey, ca: x509.Certificate, ca_key: Key, days: int) -> x509.Certificate:
-    """Who shows it may register nodes and start runs."""
-    return _leaf("focusfl operator", public, ca, ca_key, days, ExtendedKeyUsageOID.CLIENT_AUTH).sign(
-        ca_key, SHA256()
-    )
+def operator_certificate(public: PublicKey, ca: x509.Certificate, ca_key: Key, days: int) -> x509.Certificate:
+    """Return a certificate with which an operator may register nodes and start runs.
+
+    Args:
+        public: The operator's public key.
+        ca: The authority's certificate.
+        ca_key: The authority's private key.
+        days: How long the certificate is valid.
+
+    Returns:
+        A certificate for TLS clients only. The proxy also requires its serial number in operators.map.
+    """
+    builder = _end_entity("focusfl operator", public, ca, ca_key, days, ExtendedKeyUsageOID.CLIENT_AUTH)
+    return builder.sign(ca_key, SHA256())
 
 
-def serial(certificate: x509.Certificate) -> str:
-    """As nginx spells it: whole bytes of capital hexadecimals."""
+def serial_number(certificate: x509.Certificate) -> str:
+    """Return the serial number as nginx writes it: whole bytes in upper-case hexadecimal digits."""
     digits = f"{certificate.serial_number:X}"
     return digits.zfill(len(digits) + len(digits) % 2)
 
 
-def _leaf(
+def _end_entity(
     name: str, public: PublicKey, ca: x509.Certificate, ca_key: Key, days: int, use: ObjectIdentifier
 ) -> x509.CertificateBuilder:
-    start = _start(_name(name), public, ca.subject, ca_key.public_key(), days)
-    start = start.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    start = start.add_extension(_usage(digital_signature=True), critical=True)
-    return start.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+    builder = _builder(_name(name), public, ca.subject, ca_key.public_key(), days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_key_usage(digital_signature=True), critical=True)
+    return builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
 
 
-def _start(
+def _builder(
     subject: x509.Name, public: PublicKey, issuer: x509.Name, issuer_public: PublicKey, days: int
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - SKEW)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_public), critical=False)
     )
 
 
-def _usage(digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+def _key_usage(
+    digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
+) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=digital_signature,
         key_cert_sign=key_cert_sign,
@@ -111,11 +141,11 @@ def _usage(digital_signature: bool = False, key_cert_sign: bool = False, crl_sig
     )
 
 
-def _name(common: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _general(host: str) -> x509.GeneralName:
+def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:

@@ -1,7 +1,7 @@
-"""Flower's clients with the operator's certificate.
+"""Call the SuperLink as the operator: Flower's command line and its client, with the operator's certificate.
 
-`flwr` 1.41 can show no client certificate, and the proxy lets nobody without one near the control API. So its
-client is given one, in the one place where it is made; nothing else of Flower changes.
+`flwr` 1.41 cannot present a client certificate, and the proxy requires one for the control API. So Flower's client
+class is replaced by a subclass that presents it. Nothing else of Flower changes.
 """
 
 from __future__ import annotations
@@ -14,78 +14,122 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from focusfl.deploy import writing
 from focusfl.util.errors import InputError
 
-CONNECTION = "focusfl"  # what `flwr run APP focusfl` calls it
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+CONNECTION = "focusfl"  # the connection's name in Flower's configuration: `flwr run APP focusfl`
+FLOWER_ENV = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
-def desk(folder: Path) -> Path:
-    """The operator's folder: this one, or the one in this deployment. If it was moved, the connection is mended."""
+def operator_folder(folder: Path) -> Path:
+    """Find the operator's folder. If it was moved, update the path in Flower's connection.
+
+    Args:
+        folder: The operator's folder, or the deployment's folder that contains it.
+
+    Returns:
+        The absolute path of the operator's folder.
+
+    Raises:
+        InputError: If the folder lacks the operator's certificate, key or connection.
+    """
     folder = folder.expanduser().absolute()
     folder = folder / "operator" if (folder / "operator").is_dir() else folder
     for name in ("ca.pem", "operator.pem", "operator.key"):
         if not (folder / name).is_file():
-            raise InputError(f"{folder / name}: not there; name the operator's folder of a deployment")
-    locate(folder)
+            raise InputError(f"{folder / name} does not exist; give the operator folder of a deployment")
+    update_connection(folder)
     return folder
 
 
-def command(folder: Path, *arguments: str) -> list[str]:
-    """The command that runs `flwr ARGUMENTS` as the operator; the connection, focusfl, is the default one."""
-    return [sys.executable, "-P", "-m", "focusfl.deploy", str(desk(folder)), *arguments]
+def flwr_command(folder: Path, *arguments: str) -> list[str]:
+    """Return the command that runs `flwr ARGUMENTS` as the operator, over the deployment's connection.
+
+    Args:
+        folder: The operator's folder, or the deployment's folder.
+        *arguments: Arguments for `flwr`.
+
+    Returns:
+        The command, for `subprocess.run`.
+    """
+    return [sys.executable, "-P", "-m", "focusfl.deploy", str(operator_folder(folder)), *arguments]
 
 
 def main() -> None:
-    """python -m focusfl.deploy FOLDER ARGUMENTS: `flwr ARGUMENTS` as the operator."""
+    """Run `flwr ARGUMENTS` as the operator: python -m focusfl.deploy FOLDER ARGUMENTS."""
     try:
-        folder = desk(Path(sys.argv[1]))
+        folder = operator_folder(Path(sys.argv[1]))
     except InputError as error:
         sys.exit(f"error: {error}")
-    os.environ.update(QUIET, FLWR_HOME=str(folder / "flower"))
+    os.environ.update(FLOWER_ENV, FLWR_HOME=str(folder / "flower"))
     from flwr.cli import utils
     from flwr.cli.app import app
 
-    vars(utils)["ControlHttpClient"] = certified(vars(utils)["ControlHttpClient"], folder)
+    vars(utils)["ControlHttpClient"] = with_certificate(vars(utils)["ControlHttpClient"], folder)
     sys.argv = ["flwr", *sys.argv[2:]]
     app(prog_name="flwr")
 
 
-def certified(client: type[Any], folder: Path) -> type[Any]:
-    """That client of Flower's, showing the operator's certificate."""
+def with_certificate(client: type[Any], folder: Path) -> type[Any]:
+    """Return a subclass of one of Flower's HTTP clients that presents the operator's certificate.
 
-    class Certified(client):  # type: ignore[misc]
+    Args:
+        client: Flower's client class.
+        folder: The operator's folder.
+
+    Returns:
+        The subclass. It raises InputError for a connection without TLS.
+    """
+
+    class CertificateClient(client):  # type: ignore[misc]
         def __init__(self, *args: Any, verify: object = True, **options: Any) -> None:
             if not isinstance(verify, ssl.SSLContext):
-                raise InputError(f"only the connection {CONNECTION!r} can be used here")
+                raise InputError(f"this connection does not use TLS; use the connection {CONNECTION!r}")
             verify.load_cert_chain(folder / "operator.pem", folder / "operator.key")
             super().__init__(*args, verify=verify, **options)
 
-    return Certified
+    return CertificateClient
 
 
-def connect(folder: Path, address: str) -> None:
-    """Write Flower's connection to the control API at `address`. Flower wants the path of ca.pem in full."""
+def write_connection(folder: Path, address: str) -> None:
+    """Write Flower's connection to the control API.
+
+    Args:
+        folder: The operator's folder. Its absolute path is written, because Flower requires one for ca.pem.
+        address: host:port of the control API.
+    """
     home = folder / "flower"
     home.mkdir(mode=0o700, exist_ok=True)
-    path = json.dumps(str(folder.absolute() / "ca.pem"), ensure_ascii=False)
+    ca = json.dumps(str(folder.absolute() / "ca.pem"), ensure_ascii=False)
     head = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
-    writing.public(home / "config.toml", f'{head}address = "{address}"\nroot-certificates = {path}\n')
+    path = home / "config.toml"
+    path.write_text(f'{head}address = "{address}"\nroot-certificates = {ca}\n', encoding="utf-8")
+    path.chmod(0o644)
 
 
-def connection(folder: Path) -> dict[str, str]:
-    """The connection that is written there."""
+def read_connection(folder: Path) -> dict[str, str]:
+    """Read the connection that `write_connection` wrote.
+
+    Args:
+        folder: The operator's folder.
+
+    Returns:
+        "address" and "root-certificates".
+
+    Raises:
+        InputError: If the file is missing or has no such connection.
+    """
     path = folder / "flower" / "config.toml"
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))["superlink"][CONNECTION]
-        return {"address": found["address"], "root-certificates": found["root-certificates"]}
+        values = tomllib.loads(path.read_text(encoding="utf-8"))["superlink"][CONNECTION]
+        return {"address": values["address"], "root-certificates": values["root-certificates"]}
     except (OSError, tomllib.TOMLDecodeError, KeyError) as error:
-        raise InputError(f"{path}: no connection there ({error}); fetch the file from the deployment") from error
+        raise InputError(
+            f"{path} does not define the connection {CONNECTION!r} ({error}); copy it from the deployment again"
+        ) from error
 
 
-def locate(folder: Path) -> None:
-    """Write the connection anew if the folder was moved."""
-    found = connection(folder)
-    if found["root-certificates"] != str(folder.absolute() / "ca.pem"):
-        connect(folder, found["address"])
+def update_connection(folder: Path) -> None:
+    """Correct the path in the connection if the operator's folder was moved."""
+    connection = read_connection(folder)
+    if connection["root-certificates"] != str(folder.absolute() / "ca.pem"):
+        write_connection(folder, connection["address"])

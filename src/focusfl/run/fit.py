@@ -16,7 +16,7 @@ from focusfl.run.settings import Settings, takes_settings
 from focusfl.run.setup import Model, Setup
 from focusfl.util.device import NO_BF16_SUPPORT
 from focusfl.util.files import make_folder
-from focusfl.util.progress import RunProgress
+from focusfl.util.progress import RoundCallback, RunProgress
 
 _SHARED = Surrogates()  # in memory: methods compared in one session share their surrogates
 

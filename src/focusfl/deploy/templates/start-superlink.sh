@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Start the SuperLink. It listens on this machine alone; nodes and operators come in through start-proxy.sh.
+# Start the SuperLink. It listens on loopback only; nodes and operators reach it through the proxy, start-proxy.sh.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 RAY_USAGE_STATS_ENABLED=0
 export FLWR_HOME="$here/flower" NO_PROXY="127.0.0.1,localhost${NO_PROXY:+,$NO_PROXY}"
 export no_proxy="$NO_PROXY"
 command -v flower-superlink >/dev/null || {
-  echo "flower-superlink: not found; activate the environment that holds focusfl[flower]" >&2
+  echo "flower-superlink was not found; activate the environment where focusfl[flower] is installed" >&2
   exit 1
 }
 umask 077

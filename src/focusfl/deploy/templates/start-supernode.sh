@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # Start the SuperNode of agent @AGENT@:  ./start-supernode.sh [DATA [KEEP]]
-#   DATA  folder with this agent's data, by default data/ next to this script; it is read here and sent nowhere
-#   KEEP  folder for what the agent keeps from round to round, by default keep/
+#   DATA  folder with this agent's data (default: data/ next to this script); focusfl does not send it anywhere
+#   KEEP  folder for the agent's state between rounds (default: keep/ next to this script)
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 RAY_USAGE_STATS_ENABLED=0
 export FLWR_HOME="$here/flower" NO_PROXY="127.0.0.1,localhost${NO_PROXY:+,$NO_PROXY}"
 export no_proxy="$NO_PROXY"
 command -v flower-supernode >/dev/null || {
-  echo "flower-supernode: not found; activate the environment that holds focusfl[flower]" >&2
+  echo "flower-supernode was not found; activate the environment where focusfl[flower] is installed" >&2
   exit 1
 }
 umask 077
 data=${1:-$here/data}
 keep=${2:-$here/keep}
 [ -d "$data" ] || {
-  echo "$data: no such folder; put this agent's data there, or name its folder: $0 DATA" >&2
+  echo "$data does not exist; put this agent's data there, or give its folder: $0 DATA" >&2
   exit 1
 }
 mkdir -p "$FLWR_HOME" "$keep"
@@ -23,7 +23,7 @@ data=$(cd "$data" && pwd)
 keep=$(cd "$keep" && pwd)
 case "$data$keep" in
   *[\"\\]*)
-    echo "$data, $keep: Flower cannot take quotes and backslashes in a path; name other folders" >&2
+    echo "$data, $keep: Flower does not accept quotes or backslashes in a path; use other folders" >&2
     exit 1
     ;;
 esac

@@ -1,4 +1,4 @@
-"""A round in which the server sees only sums: the four stages of `masks`, as messages. docs/secure-sums.md."""
+"""A round in which the server sees only sums: the four stages of a secure sum, as messages. docs/secure-sums.md."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from focusfl.flower.protocol.exchange import Exchange, TooFew
 from focusfl.flower.protocol.expected import expected
 from focusfl.flower.protocol.roster import one_line
 from focusfl.flower.protocol.wire import Refused, numbers
-from focusfl.flower.secure_sums import masks
-from focusfl.flower.secure_sums.collector import Collector
+from focusfl.flower.secure_sums import node
+from focusfl.flower.secure_sums.messages import Record, SecureSumFailed
+from focusfl.flower.secure_sums.server import SecureSum
 from focusfl.models.task import Task
 from focusfl.util.errors import InputError
 
@@ -46,13 +47,13 @@ def secure_round(exchange: Exchange, server: State, t: int, cohort: Ints) -> Rep
     roster, settings = exchange.roster, exchange.roster.settings
     _, like = expected(roster.algorithm, server, exchange.task, settings.local.lr_at(t, settings.T))
     wanted = flatten(like.add)
-    sums = Collector({k: tuple(v.shape) for k, v in wanted.items()}, settings.minimum)
+    sums = SecureSum({k: tuple(v.shape) for k, v in wanted.items()}, settings.minimum)
     dropped = {e: "it is not connected" for e in cohort.tolist() if e not in roster.nodes}
 
     def stage(
         kind: str,
         agents: Iterable[int],
-        tell: Callable[[int], masks.Record],
+        tell: Callable[[int], Record],
         take: Callable[[int, RecordDict], None],
     ) -> None:
         """Send one stage's messages and take in what comes back, agent by agent."""
@@ -68,21 +69,22 @@ def secure_round(exchange: Exchange, server: State, t: int, cohort: Ints) -> Rep
                 if isinstance(reply, str):
                     raise InputError(reply)
                 take(e, reply)
-            except masks.NoSum:
+            except SecureSumFailed:
                 raise
             except (InputError, Refused) as why:
                 dropped.setdefault(e, one_line(f"{kind}: {why}"))
 
     try:
         there = [e for e in cohort.tolist() if e in roster.nodes]
-        stage("keys", there, lambda _: sums.hello(), lambda e, r: sums.advertised(e, _record(r)))
-        roll = sums.roster()
-        stage("shares", sums.adverts, lambda _: roll, lambda e, r: sums.shared(e, _record(r)))
-        stage("masked", sums.notes, sums.inbox, lambda e, r: sums.uploaded(e, _arrays(r, wanted)))
-        ask = sums.ask()
-        stage("reveal", sums.answered, lambda _: ask, lambda e, r: sums.revealed(e, _record(r)))
+        keys, inbox = sums.advertise_keys_request(), sums.masked_input_request
+        stage("keys", there, lambda _: keys, lambda e, r: sums.receive_keys(e, _record(r)))
+        shares = sums.share_keys_request()
+        stage("shares", sums.advertised, lambda _: shares, lambda e, r: sums.receive_shares(e, _record(r)))
+        stage("masked", sums.shares, inbox, lambda e, r: sums.receive_masked_input(e, _arrays(r, wanted)))
+        ask = sums.unmasking_request()
+        stage("reveal", sums.answered, lambda _: ask, lambda e, r: sums.receive_unmasking(e, _record(r)))
         found = sums.result()
-    except masks.NoSum as why:
+    except SecureSumFailed as why:
         raise TooFew(f"round {t + 1}: {why}") from why
     finally:
         left_out = {e: why for e, why in sorted(dropped.items()) if e not in sums.answered}
@@ -100,7 +102,7 @@ def reply(stage: str, e: int, content: RecordDict, context: Context, values: Sta
         raise InputError("this node's part of the secure sum is lost: begin a new one")
     if stage == "masked":
         numbers = {k: v.numpy() for k, v in flatten(values or {}).items()}
-        state, hidden = masks.mask(state, asked, numbers)
+        state, hidden = node.masked_input(state, asked, numbers)
         content = RecordDict({"masked": ArrayRecord(OrderedDict((k, Array(v)) for k, v in hidden.items()))})
     else:
         state, said = _STEPS[stage](e, state, asked)
@@ -109,10 +111,10 @@ def reply(stage: str, e: int, content: RecordDict, context: Context, values: Sta
     return content
 
 
-_STEPS: dict[str, Callable[[int, bytes, dict[str, Any]], tuple[bytes, masks.Record]]] = {
-    "keys": lambda e, _, asked: masks.advertise(e, asked),
-    "shares": lambda _, state, asked: masks.share(state, asked),
-    "reveal": lambda _, state, asked: masks.reveal(state, asked),
+_STEPS: dict[str, Callable[[int, bytes, dict[str, Any]], tuple[bytes, Record]]] = {
+    "keys": lambda e, _, asked: node.advertise_keys(e, asked),
+    "shares": lambda _, state, asked: node.share_keys(state, asked),
+    "reveal": lambda _, state, asked: node.unmasking(state, asked),
 }
 
 

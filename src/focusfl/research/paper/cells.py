@@ -29,6 +29,7 @@ from focusfl.run.result import lasting
 from focusfl.run.setup import Setup
 from focusfl.util import files
 from focusfl.util.errors import CannotRun
+from focusfl.util.machine import provenance
 from focusfl.util.progress import RunProgress
 
 Row = dict[str, Any]
