@@ -1,7 +1,7 @@
-"""Agents that send wrong updates, among the agents of any method.
+"""Any method, with some agents that send wrong updates.
 
-server  the method's own
-down    the method's own, and {"factor": []} of this agent
+server  the state of the attacked method
+down    what the attacked method sends down, and {"factor": []} of this agent
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from focusfl.core.tree import tree_map
 
 @dataclass(frozen=True)
 class Attacked(Algorithm):
-    """A method whose agents' local training is bent: it ends at w + factor_e (theta - w) instead of theta.
+    """A method under attack: agent e's local training ends at w + factor_e (theta - w) instead of theta.
 
-    inner    the method
-    factors  of each agent. 1: honest; 0: it sends nothing new; 10: scaled; -1: its sign flipped
+    Args:
+        inner: the method.
+        factors: one factor per agent. 1 is an honest agent, 0 one that sends back the model it received, 10 one
+            that exaggerates its update, and -1 one that flips its sign.
     """
 
     inner: Algorithm
@@ -54,8 +56,8 @@ class Attacked(Algorithm):
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         factor = server["factor"]
-        after, upload = self.inner.local(server, state, Bent(agent, factor))
-        return _usable(state, after, factor == 1), upload
+        after, upload = self.inner.local(server, state, Attacker(agent, factor))
+        return _keep_finite(state, after, factor == 1), upload
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         return self.inner.aggregate(server, add, each, cohort)
@@ -80,8 +82,8 @@ class Attacked(Algorithm):
         return Attacked(self.inner.given(clusters), self.factors)
 
 
-class Bent:
-    """An agent whose training is bent; the rest of what it says is true."""
+class Attacker:
+    """An agent whose update is multiplied by `factor`. Everything else it reports is true."""
 
     def __init__(self, agent: Agent, factor: Tensor) -> None:
         self.agent, self.factor = agent, factor
@@ -113,11 +115,11 @@ class Bent:
         }  # exact at 0 and 1
 
 
-def _usable(before: State, after: State, honest: Tensor) -> State:
-    """An agent that broke its own model keeps the last one: it is the others that are judged."""
+def _keep_finite(before: State, after: State, honest: Tensor) -> State:
+    """Undo what made an attacker's own state infinite, so that the run continues for the others."""
 
-    def one(old: Tensor, new: Tensor) -> Tensor:
+    def choose(old: Tensor, new: Tensor) -> Tensor:
         return torch.where(honest | torch.isfinite(new).all(), new, old)
 
-    kept: State = tree_map(one, before, after)
-    return kept
+    state: State = tree_map(choose, before, after)
+    return state
