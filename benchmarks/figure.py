@@ -1,4 +1,4 @@
-"""The figure of benchmarks/scale.py, as SVG: time per participating agent, and memory, over the agents."""
+"""Draw the figure of benchmarks/scale.py as SVG: time per participating agent, and memory, by number of agents."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import math
 from typing import Any
 
 WIDTH, HEIGHT, LEFT, TOP = 300, 180, 50, 30
-INK, LINE = "#777", "#2f7ed8"  # to be read on white and on black
+INK, LINE = "#777", "#2f7ed8"  # readable on a white and on a black background
 
 
 def figure(rows: list[dict[str, Any]]) -> str:
+    """Return the SVG for the rows of scale.json."""
     agents = [row["agents"] for row in rows]
     panels = [
         ("microseconds per participating agent", [1e6 * row["seconds_per_agent"] for row in rows]),
-        ("GB held at most, beyond the data", [(row["peak"] - row["data"]) / 1e9 for row in rows]),
+        ("peak memory in GB, without the data", [(row["peak"] - row["data"]) / 1e9 for row in rows]),
     ]
     drawn = "".join(_panel(i * (WIDTH + LEFT), name, agents, values) for i, (name, values) in enumerate(panels))
     size = f'width="{2 * (WIDTH + LEFT)}" height="{HEIGHT + TOP + 40}"'

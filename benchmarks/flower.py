@@ -1,8 +1,9 @@
-"""What Flower's simulation costs: a round there against a round of the serial engine, as a ratio.
+"""Measure what Flower's simulation costs.
 
-python benchmarks/flower.py          ten agents, each engine's rounds in turn, the simulation held open
+Run: python benchmarks/flower.py
 
-The machine is one and the same, so nothing is gained by more processes; this is the price of the messages.
+It compares a FedAvg round of ten agents in the simulation with a round of the serial engine. The engines take
+turns, and the simulation stays open. Both run on the same machine, so the difference is the cost of the messages.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ REPEAT = 7
 
 
 def main() -> None:
+    """Print the ratio for two data sets."""
     for name, fed in (
         ("digits, MLP", ff.data.rotated_digits(seed=0)),
         ("MNIST 10 x 1000, 784-200-10", ff.data.rotated_mnist(seed=0, n=1000, n_test=100)),
@@ -32,12 +34,12 @@ def main() -> None:
                 for engine, setup in setups.items():
                     clock = time.perf_counter()
                     setup.engine.round(algorithm, *start[engine], turn, np.arange(fed.E))
-                    if turn:  # the first starts the workers
+                    if turn:  # the first round also starts the workers
                         seconds[engine].append(time.perf_counter() - clock)
         finally:
             setups["flower"].engine.close()
         ratio = median(b / a for a, b in zip(seconds["serial"], seconds["flower"], strict=True))
-        print(f"{name}: {ratio:.1f} times serial ({median(seconds['serial']):.3f} s a round)")
+        print(f"{name}: {ratio:.1f} times the serial engine ({median(seconds['serial']):.3f} s per round)")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from focusfl.report import tables
 from focusfl.report.certainty import above, table, verdict
 from focusfl.report.markdown import report as markdown
 from focusfl.report.page import page
-from focusfl.research.coverage import __main__ as coverage
-from focusfl.research.coverage.cases import CASES, Case, N, groups
+from focusfl.research import coverage
+from focusfl.research.coverage import CASES, Case, N, groups
 from focusfl.run.compare import compare
 from focusfl.run.experiment import Experiment
 from focusfl.run.folder import from_folder

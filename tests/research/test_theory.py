@@ -1,4 +1,4 @@
-"""Theorems 1 to 4: what holds, where the printed bounds fail, and that the corrected ones do not."""
+"""Theorems 1 to 4: what holds, where the printed bounds fail, and that the corrected bounds do not fail."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ from hypothesis import strategies as st
 
 from focusfl.fairness.metrics import faa
 from focusfl.research import theory as th
-from focusfl.research.theory.check import check_all
-from focusfl.research.theory.data import coin_problem, linear_problem, logistic_problem
-from focusfl.research.theory.runs import fedavg, focus, log_odds, natural
-from focusfl.research.theory.table import report
+from focusfl.research.theory.check import check_all, report
+from focusfl.research.theory.problems import (
+    coin_problem,
+    least_log_odds,
+    linear_problem,
+    logistic_problem,
+    natural_start,
+    run_fedavg,
+    run_focus,
+)
 
 seeds = st.integers(0, 2**31)
 
 
 def population(mus, w, delta, eta, K, T):
-    """FOCUS on linear agents with endless data: models and log labels after each round."""
+    """FOCUS on linear agents with infinitely many examples: models and log labels after each round."""
     log_pi, q = torch.zeros(len(mus), len(w), dtype=torch.float64), (1 - 2 * eta * delta**2) ** K
     for _ in range(T):
         log_pi = torch.log_softmax(log_pi - delta**2 * torch.cdist(mus, w).square(), 1)
@@ -37,14 +43,14 @@ def least_odds(log_pi, clusters):
 
 
 def in_ball(n, d, rng):
-    """Some inside, some on the edge."""
+    """Random points of the unit ball, some inside and some on its surface."""
     steps = torch.randn(n, d, generator=rng, dtype=torch.float64)
     radius = torch.rand(n, 1, generator=rng).double() ** torch.randint(0, 3, (n, 1), generator=rng)
     return steps / steps.norm(dim=1, keepdim=True) * radius
 
 
 def clustered(rng, M=None, ratio=0.49):
-    """mu_e within r of M centres that are R = 1 or more apart."""
+    """mu_e within r of M centres whose distances are at least R = 1."""
     M = M or int(torch.randint(2, 4, (), generator=rng))
     E = int(torch.randint(M, 9, (), generator=rng))
     centres = torch.randn(M, 3, generator=rng, dtype=torch.float64)
@@ -55,7 +61,7 @@ def clustered(rng, M=None, ratio=0.49):
 
 
 def outliers_around(rng, ratio=0.5):
-    """E, E_k, R = 1, r and mu_e: the last E_k at R or more from mu* = 0, fewer than half."""
+    """E, E_k, r and mu_e for R = 1: the last E_k, fewer than half, are at least R from mu* = 0."""
     E = int(torch.randint(3, 12, (), generator=rng))
     E_k = int(torch.randint(1, (E - 1) // 2 + 1, (), generator=rng))
     r = ratio * float(torch.rand((), generator=rng))
@@ -66,39 +72,39 @@ def outliers_around(rng, ratio=0.5):
     return E, E_k, r, torch.cat([r * mus[: E - E_k], far * (1 + torch.rand(E_k, 1, generator=rng).double())])
 
 
-# The engine does what the theorems speak of
+# The engine does what the theorems are about
 
 
-def test_a_sample_with_exact_moments_is_its_population():
+def test_a_sample_with_exact_moments_behaves_like_its_population():
     problem = linear_problem(E=6, outliers=2, r=0.2, delta=1.5)
-    begin = natural(problem, 0.1)
+    begin = natural_start(problem, 0.1)
     exact = population(problem.optima, begin, 1.5, 0.05, 3, 10)
-    for (w, log_pi), (w_exact, log_pi_exact) in zip(focus(problem, begin, 0.05, 3, 10), exact, strict=True):
+    for (w, log_pi), (w_exact, log_pi_exact) in zip(run_focus(problem, begin, 0.05, 3, 10), exact, strict=True):
         torch.testing.assert_close(w, w_exact, atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(log_pi, log_pi_exact, atol=1e-3, rtol=1e-4)
 
 
-@pytest.mark.parametrize("where", ["random", "pairs", "aside", "apart"])
-def test_exact_faa_is_what_training_reaches(where):
-    problem = linear_problem(E=7, outliers=2, r=0.2, delta=4.0, where=where)
-    *_, (w, log_pi) = focus(problem, problem.centres, 1 / 64, 5, 10)
+@pytest.mark.parametrize("placement", ["random", "pairs", "aside", "apart"])
+def test_exact_faa_is_what_training_reaches(placement):
+    problem = linear_problem(E=7, outliers=2, r=0.2, delta=4.0, placement=placement)
+    *_, (w, log_pi) = run_focus(problem, problem.centres, 1 / 64, 5, 10)
     exact = th.faa_focus_exact(problem.optima, problem.clusters, 4.0)
     assert faa(problem.excess(log_pi.exp() @ w)) == pytest.approx(exact, rel=1e-4, abs=1e-6)
-    theirs = faa(problem.excess(fedavg(problem, 1 / 64, 5, 10).expand_as(problem.optima)))
-    assert theirs == pytest.approx(th.faa_fedavg_exact(problem.optima, 4.0), rel=1e-4)
+    fedavg = faa(problem.excess(run_fedavg(problem, 1 / 64, 5, 10).expand_as(problem.optima)))
+    assert fedavg == pytest.approx(th.faa_fedavg_exact(problem.optima, 4.0), rel=1e-4)
 
 
-def test_natural_starts_have_the_slack_asked_for():
+def test_natural_starts_have_the_requested_slack():
     for problem in (linear_problem(), logistic_problem(E=4, r=0.02, n=200)):
-        for across in (False, True):
-            begin = natural(problem, 0.05, across)
+        for sideways in (False, True):
+            begin = natural_start(problem, 0.05, sideways)
             assert th.slack(begin, problem.centres, problem.r, problem.mu, problem.L) == pytest.approx(0.05)
 
 
 # Theorems 1 and 2: labels
 
 
-def test_labels_start_at_one_in_m_and_end_at_one():
+def test_the_label_bound_starts_at_one_over_m_and_ends_at_one():
     assert th.pi_lower_bound(5, 0.0) == pytest.approx(1 / 5)
     assert th.pi_lower_bound(5, 100.0) == pytest.approx(1)
     odds = th.log_odds_lower(5, 3.0)
@@ -106,7 +112,7 @@ def test_labels_start_at_one_in_m_and_end_at_one():
 
 
 @given(st.integers(2, 9), st.floats(0, 50), st.floats(0, 50))
-def test_the_label_bound_grows_with_what_was_gained(M, a, b):
+def test_the_label_bound_grows_with_the_gains(M, a, b):
     assert th.pi_lower_bound(M, min(a, b)) <= th.pi_lower_bound(M, max(a, b))
 
 
@@ -118,7 +124,7 @@ def test_lemma_3_holds_as_printed(R, part, mu, kappa):
 
 @given(seeds, st.floats(0.2, 3), st.floats(0, 1.5))
 def test_labels_gain_by_the_slack_of_each_round(seed, delta, off):
-    """Corrected theorem 1: Delta_t in place of Delta_0, whatever the start."""
+    """Corrected theorem 1: Delta_t in place of Delta_0, for any start."""
     rng = torch.Generator().manual_seed(seed)
     centres, clusters, mus, r = clustered(rng)
     w = centres + off * in_ball(len(centres), 3, rng)
@@ -130,7 +136,7 @@ def test_labels_gain_by_the_slack_of_each_round(seed, delta, off):
 
 
 @given(seeds, st.floats(1, 8), st.floats(0, 1))
-def test_where_no_model_can_leave_its_ball_theorem_1_holds(seed, delta, part):
+def test_theorem_1_holds_if_no_model_can_leave_its_ball(seed, delta, part):
     rng = torch.Generator().manual_seed(seed)
     centres, clusters, mus, r = clustered(rng, ratio=0.2)
     R, R_max, M, E = th.separation(centres), float(torch.cdist(centres, centres).max()), len(centres), len(mus)
@@ -138,7 +144,7 @@ def test_where_no_model_can_leave_its_ball_theorem_1_holds(seed, delta, part):
     delta0, mu, q = th.slack(w, centres, r), 2 * delta**2, (1 - 0.1) ** 3
     gain, near = th.gain_printed(R, delta0, mu), (w - centres).norm(dim=1).tolist()
     shares = [[th.share_of_others(E, g, M, gain * t) for t in range(1, 9)] for g in clusters.bincount().tolist()]
-    if min(th.keeps_natural(R, R_max, r, delta0, share[0]) for share in shares) < 0:
+    if min(th.natural_margin(R, R_max, r, delta0, share[0]) for share in shares) < 0:
         return
     begin = w
     for t, (w, log_pi) in enumerate(population(mus, begin, delta, 0.05 / delta**2, 3, 8), 1):
@@ -149,7 +155,7 @@ def test_where_no_model_can_leave_its_ball_theorem_1_holds(seed, delta, part):
 
 
 def test_fails_as_printed_the_start_of_theorem_1_may_be_anywhere():
-    """w_1 two R out on the far side meets the printed condition, and every agent takes w_2 at the first E step."""
+    """w_1 at distance 2 R on the far side meets the printed condition, but every agent prefers w_2 at first."""
     centres, mus = torch.tensor([[0.0], [1.0]]).double(), torch.tensor([[0.0], [1.0]]).double()
     w = torch.tensor([[-2.0], [1.0]]).double()
     assert th.slack_printed(w, centres, r=0) == 0.5
@@ -159,7 +165,7 @@ def test_fails_as_printed_the_start_of_theorem_1_may_be_anywhere():
 
 
 @pytest.mark.parametrize("sizes", [(5, 5), (9, 1)])
-def test_fails_as_printed_labels_fall_behind_from_the_second_round_even_from_the_centres(sizes):
+def test_fails_as_printed_labels_fall_behind_from_the_second_round_even_if_started_at_the_centres(sizes):
     centres = torch.tensor([[0.0], [1.0]]).double()
     clusters = torch.tensor([0] * sizes[0] + [1] * sizes[1])
     odds = [least_odds(p, clusters) for _, p in population(centres[clusters], centres, 1.0, 0.1, 5, 30)]
@@ -169,13 +175,13 @@ def test_fails_as_printed_labels_fall_behind_from_the_second_round_even_from_the
 
 
 def test_fails_as_printed_a_natural_start_can_end_in_the_wrong_clusters():
-    problem = linear_problem(E=9, r=0.4, delta=0.5, where="pairs")
-    begin = natural(problem, 0.05, across=True)
+    problem = linear_problem(E=9, r=0.4, delta=0.5, placement="pairs")
+    begin = natural_start(problem, 0.05, sideways=True)
     *_, (_, log_pi) = population(problem.optima, begin, 0.5, 1.0, 5, 200)
     assert least_odds(log_pi, problem.clusters) < -10
     assert log_pi.argmax(1).tolist() in ([0] * 4 + [1] * 5, [1] * 4 + [0] * 5)  # the pairs are split
     shares = [th.share_of_others(9, g, 2, th.gain_printed(1, 0.05, 0.5)) for g in problem.sizes]
-    assert min(th.keeps_natural(1, 1, 0.4, 0.05, share) for share in shares) < 0
+    assert min(th.natural_margin(1, 1, 0.4, 0.05, share) for share in shares) < 0
 
 
 # Theorems 1 and 2: models
@@ -184,7 +190,7 @@ def test_fails_as_printed_a_natural_start_can_end_in_the_wrong_clusters():
 @pytest.mark.parametrize("outliers", [1, 2, 5])
 def test_fails_as_printed_the_rate_does_not_depend_on_the_size_of_a_cluster(outliers):
     problem = linear_problem(E=10, outliers=outliers, r=0.0, delta=4.0)
-    path = population(problem.optima, natural(problem, 0.3, across=True), 4.0, 0.02 / 16, 1, 30)
+    path = population(problem.optima, natural_start(problem, 0.3, sideways=True), 4.0, 0.02 / 16, 1, 30)
     off = [(w - problem.centres).square().sum(1) for w, _ in path]
     factor = off[-1] / off[-2]
     torch.testing.assert_close(factor, torch.full_like(factor, th.rate(0.02 / 16, 32, 32).value), rtol=1e-6, atol=0)
@@ -196,7 +202,7 @@ def test_fails_as_printed_the_right_hand_side_of_theorem_1_depends_on_the_unit_o
     met = []
     for unit in (1.0, 1000.0):
         delta, problem = 4 / unit, linear_problem(R=unit, r=0.1 * unit, delta=4 / unit, sigma=0)
-        begin = natural(problem, 0.2 * unit)
+        begin = natural_start(problem, 0.2 * unit)
         *_, (w, _) = population(problem.optima, begin, delta, 0.02 / delta**2, 1, 8)
         gain = th.gain_printed(problem.R, 0.2 * unit, problem.mu)
         off, near = float((w - problem.centres)[0].norm()), float((begin - problem.centres)[0].norm())
@@ -210,7 +216,7 @@ def test_fails_as_printed_the_right_hand_side_of_theorem_1_depends_on_the_unit_o
 def test_the_printed_bound_of_the_models_fails_for_a_large_cluster_and_small_steps():
     """r = 0 and decisive labels: ||w - w*||^2 falls by (1 - 2 eta delta^2)^2 a step, in 150 to 0.04 x 0.5485."""
     problem = linear_problem(E=100, R=1.0, r=0.0, delta=4.0)
-    *_, (w, _) = focus(problem, natural(problem, 0.3), 0.001 / 16, 1, 150)
+    *_, (w, _) = run_focus(problem, natural_start(problem, 0.3), 0.001 / 16, 1, 150)
     off = float((w - problem.centres)[0].square().sum())
     assert off == pytest.approx(0.2**2 * (1 - 2 * 0.001) ** 300, rel=1e-4)
     gain = th.gain_printed(1.0, 0.3, problem.mu)
@@ -218,7 +224,7 @@ def test_the_printed_bound_of_the_models_fails_for_a_large_cluster_and_small_ste
     assert not bound.why and bound.value < 0.82 * off
 
 
-def test_constants_say_when_they_mean_nothing():
+def test_constants_say_when_they_are_meaningless():
     step = th.rate_printed(eta=1 / 4, gamma=9, M=2, mu=2, L=2)  # the largest eta that theorem 1 allows, delta = 1
     assert step.value < 0 and step.why
     step = th.rate_printed(eta=0.05, gamma=9, M=2, mu=2, L=2)
@@ -246,15 +252,15 @@ def test_focus_stays_below_the_corrected_bound(seed):
 
 @pytest.mark.parametrize("E", [3, 4, 5, 10, 50])
 def test_fails_as_printed_focus_may_exceed_delta2_r2(E):
-    """One agent at +r, the others at -r: (2 (E - 2) / (E - 1))^2 times r^2, which is r^2 for E = 3 alone."""
-    problem = linear_problem(E=E, r=0.1, delta=2.0, where="apart")
+    """One agent at +r, the others at -r: (2 (E - 2) / (E - 1))^2 times r^2, which is r^2 only for E = 3."""
+    problem = linear_problem(E=E, r=0.1, delta=2.0, placement="apart")
     exact = th.faa_focus_exact(problem.optima, problem.clusters, 2.0)
     assert exact == pytest.approx(th.faa_focus_upper(0.1, 2.0, E - 1))
     assert (exact > th.faa_focus_upper_printed(0.1, 2.0) * 1.001) == (E > 3)
 
 
 @given(seeds)
-def test_around_the_mean_the_printed_bound_of_focus_holds(seed):
+def test_the_printed_bound_of_focus_holds_around_the_mean(seed):
     rng = torch.Generator().manual_seed(seed)
     _, clusters, mus, _ = clustered(rng)
     means = torch.stack([mus[clusters == m].mean(0) for m in range(int(clusters.max()) + 1)])
@@ -273,23 +279,23 @@ def test_fedavg_stays_above_the_corrected_bound(seed):
 
 @pytest.mark.parametrize("E", [3, 4, 10, 100])
 @pytest.mark.parametrize("r", [0.01, 0.1, 0.2])
-def test_fails_as_printed_fedavg_may_be_fairer_all_r_aside_towards_the_outlier(E, r):
-    problem = linear_problem(E=E, r=r, where="aside")
+def test_fails_as_printed_fedavg_may_be_fairer_with_all_agents_displaced_towards_the_outlier(E, r):
+    problem = linear_problem(E=E, r=r, placement="aside")
     exact = th.faa_fedavg_exact(problem.optima, 1.0)
     assert exact == pytest.approx(th.faa_fedavg_lower(E, 1.0, r, 1.0).value)
     assert exact < th.faa_fedavg_lower_printed(E, 1.0, r, 1.0).value - 1e-6
 
 
 def test_fails_as_printed_several_outliers():
-    problem = linear_problem(E=10, outliers=2, r=0.1, where="aside")
+    problem = linear_problem(E=10, outliers=2, r=0.1, placement="aside")
     exact = th.faa_fedavg_exact(problem.optima, 1.0)
     assert th.faa_fedavg_lower(10, 1.0, 0.1, 1.0, 2).value == pytest.approx(exact)
     assert exact < th.faa_fedavg_lower_printed(10, 1.0, 0.1, 1.0, 2).value
 
 
 def test_fails_as_printed_even_if_mu_star_is_the_mean():
-    """In pairs across, r > R / E: the proof's own last step gives - r^2 where + r^2 is printed."""
-    problem = linear_problem(E=9, r=0.3, where="pairs")
+    """In pairs, with r > R / E: the proof's last step gives - r^2 where + r^2 is printed."""
+    problem = linear_problem(E=9, r=0.3, placement="pairs")
     exact = th.faa_fedavg_exact(problem.optima, 1.0)
     assert exact == pytest.approx(th.faa_fedavg_lower(9, 1.0, 0.3, 1.0, centred=True).value)
     assert exact < th.faa_fedavg_lower_printed(9, 1.0, 0.3, 1.0).value
@@ -307,23 +313,23 @@ def test_without_spread_printed_and_corrected_agree():
 
 
 def test_fails_as_printed_focus_is_not_always_fairer():
-    """R > 2 r and R > 2 r / (E - 2), which is all the paper asks for."""
-    problem = linear_problem(E=3, r=0.45, where="pairs")
-    ours = th.faa_focus_exact(problem.optima, problem.clusters, 1.0)
-    assert ours == pytest.approx(0.2025)
-    assert ours > 1.5 * th.faa_fedavg_exact(problem.optima, 1.0)
+    """R > 2 r and R > 2 r / (E - 2), which is all that the paper requires."""
+    problem = linear_problem(E=3, r=0.45, placement="pairs")
+    focus = th.faa_focus_exact(problem.optima, problem.clusters, 1.0)
+    assert focus == pytest.approx(0.2025)
+    assert focus > 1.5 * th.faa_fedavg_exact(problem.optima, 1.0)
 
 
 @given(seeds)
-def test_focus_is_fairer_if_one_outlier_is_three_r_off(seed):
+def test_focus_is_fairer_if_one_outlier_is_at_least_three_r_away(seed):
     E, E_k, _, mus = outliers_around(torch.Generator().manual_seed(seed), ratio=1 / 3)
-    mus = mus[: E - E_k + 1]  # at least two and one outlier
+    mus = mus[: E - E_k + 1]  # at least two agents and one outlier
     clusters = torch.tensor([0] * (len(mus) - 1) + [1])
     assert th.faa_focus_exact(mus, clusters, 1.0) < th.faa_fedavg_exact(mus, 1.0)
 
 
 def test_three_r_cannot_be_lowered():
-    """R = 2.8 r and many agents, one at +r, the others near -r, the outlier beyond them."""
+    """R = 2.8 r and many agents: one at +r, the others near -r, and the outlier beyond them."""
     E, angle = 2001, 0.2
     near = torch.tensor([[-math.cos(angle), math.sin(angle)], [-math.cos(angle), -math.sin(angle)]]).repeat(1000, 1)
     mus = torch.cat([torch.tensor([[1.0, 0.0]]), near, torch.tensor([[-2.8, 0.0]])]).double()
@@ -342,18 +348,18 @@ def test_fedavg_is_perfectly_fair_to_clusters_of_one_size():
 
 
 def minimum(x, y, p, ridge):
-    """argmin of sum_i p_i (ln(1 + e^z_i) - y_i z_i) + ridge/2 ||w||^2, by Newton's steps."""
+    """argmin of sum_i p_i (ln(1 + e^z_i) - y_i z_i) + ridge/2 ||w||^2, by Newton's method."""
     w = torch.zeros(x.shape[1], dtype=x.dtype)
     for _ in range(30):
         s = torch.sigmoid(x @ w)
-        curve = (x.T * (p * s * (1 - s))) @ x + ridge * torch.eye(len(w), dtype=x.dtype)
-        w = w - torch.linalg.solve(curve, x.T @ (p * (s - y)) + ridge * w)
+        hessian = (x.T * (p * s * (1 - s))) @ x + ridge * torch.eye(len(w), dtype=x.dtype)
+        w = w - torch.linalg.solve(hessian, x.T @ (p * (s - y)) + ridge * w)
     return w
 
 
 @given(seeds, st.floats(0, 0.05), st.floats(0.1, 2))
 def test_corrected_theorem_4_on_random_populations(seed, spread, ridge):
-    """Agents weigh the same 30 examples differently; the outlier has labels of its own."""
+    """Agents weight the same 30 examples differently; the outlier has other labels."""
     rng = torch.Generator().manual_seed(seed)
     E, n = int(torch.randint(3, 9, (), generator=rng)), 30
     x = torch.randn(n, 2, generator=rng, dtype=torch.float64)
@@ -387,38 +393,38 @@ def test_corrected_theorem_4_on_random_populations(seed, spread, ridge):
 
 
 def test_fails_as_printed_theorem_4_focus():
-    """Coins with heads 9 of 20 once and 0 of 20 eight times: (8/9 9/20)^2 = 0.16, B = 2 0.45 / 9 = 0.1."""
+    """One coin with 9 heads of 20 and eight with none: (8/9 9/20)^2 = 0.16, but B = 2 0.45 / 9 = 0.1."""
     problem = coin_problem([9] + [0] * 8 + [20])
     exact = th.faa_focus_exact(problem.optima, problem.clusters, 1.0)
     assert exact == pytest.approx(0.16)
-    assert th.faa_focus_upper_convex_printed(10, problem.G, problem.tv) == pytest.approx(0.1)
-    assert exact <= th.faa_focus_upper_convex(10, problem.G, problem.tv)
+    assert th.faa_focus_upper_convex_printed(10, problem.G, problem.total_variation) == pytest.approx(0.1)
+    assert exact <= th.faa_focus_upper_convex(10, problem.G, problem.total_variation)
 
 
 @pytest.mark.parametrize("E", [3, 4, 10, 100])
-def test_fails_as_printed_theorem_4_fedavg_against_theorem_3(E):
-    """Equal quadratic losses and one outlier, r = B = 0: (E - 2) / E R exactly, as both corrected bounds say."""
+def test_fails_as_printed_theorem_4_fedavg_contradicts_theorem_3(E):
+    """Equal quadratic losses and one outlier, r = B = 0: exactly (E - 2) / E R, as both corrected bounds say."""
     problem = linear_problem(E=E, r=0.0)
     exact = th.faa_fedavg_exact(problem.optima, 1.0)
-    assert problem.gap == pytest.approx(1)
+    assert problem.outlier_gap == pytest.approx(1)
     assert th.faa_fedavg_lower_convex_printed(E, 1.0, 0.0, 2, 2).value > exact * 1.001
     for mean in (False, True):
         assert th.faa_fedavg_lower_convex(E, 1.0, 0.0, 2, 2, mean).value == pytest.approx(exact)
 
 
-def test_fedavg_ends_in_the_mean_of_the_optima_only_after_many_local_steps():
+def test_fedavg_converges_to_the_mean_of_the_optima_only_with_many_local_steps():
     problem = logistic_problem(E=5, n=200, ridge=0.1)
     x, mean = problem.fed.training.x[:200].double(), problem.optima.mean(0)
     y = problem.fed.training.y.reshape(5, 200).double().mean(0)
     p = torch.full((200,), 1 / 200, dtype=torch.float64)
     eta = 1 / (2 * (problem.mu + problem.L))
-    one, many = fedavg(problem, eta, 1, 200), fedavg(problem, eta, 80, 4)
+    one, many = run_fedavg(problem, eta, 1, 200), run_fedavg(problem, eta, 80, 4)
     torch.testing.assert_close(one, minimum(x, y, p, 0.1), atol=1e-4, rtol=0)
     torch.testing.assert_close(many, mean, atol=1e-4, rtol=0)
     assert (one - mean).norm() > 0.02
 
 
-def test_total_variation_and_gradients_of_the_logistic_agents_are_what_they_claim():
+def test_total_variation_and_optima_of_the_logistic_agents_are_correct():
     problem = logistic_problem(E=5, r=0.1, n=200)
     y = problem.fed.training.y.reshape(5, 200)
     differ = (y[:4, None] != y[None, :4]).double().mean(2)
@@ -443,9 +449,9 @@ def test_every_corrected_bound_holds_or_says_why_not():
 
 def test_logistic_labels_stay_above_the_corrected_bound():
     problem = logistic_problem(E=4, n=200)
-    begin = natural(problem, 0.1)
+    begin = natural_start(problem, 0.1)
     R, r, mu, L, gains, w = problem.R, problem.r, problem.mu, problem.L, 0.0, begin
-    for after, log_pi in focus(problem, begin, 0.5, 3, 10):
+    for after, log_pi in run_focus(problem, begin, 0.5, 3, 10):
         gains += th.gain(R, th.slack(w, problem.centres, r, mu, L), mu, L)
-        assert log_odds(problem, log_pi) >= th.log_odds_lower(2, gains) - 1e-4
+        assert least_log_odds(problem, log_pi) >= th.log_odds_lower(2, gains) - 1e-4
         w = after

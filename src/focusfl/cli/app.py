@@ -129,11 +129,11 @@ def reproduce(
 
 @app.command()
 def theory(
-    quick: Annotated[bool, typer.Option("--quick", help="A few settings: seconds, not half a minute")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Only a few settings: seconds, not half a minute")] = False,
 ) -> None:
-    """Hold the bounds of the paper's theorems against measurements; prints Markdown tables."""
+    """Compare the bounds of the paper's theorems with measurements and print Markdown tables."""
     from focusfl.research.theory.check import check_all
-    from focusfl.research.theory.table import report as tables
+    from focusfl.research.theory.check import report as tables
     from focusfl.util.progress import TotalProgress
 
     with TotalProgress(1, unit="settings") as bar:

@@ -1,4 +1,4 @@
-"""focusfl study. Nothing heavy is imported before a command needs it."""
+"""focusfl study: measure the methods themselves. The commands import what is heavy only when they run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from focusfl.util.errors import Interrupted
 
 if TYPE_CHECKING:
-    from focusfl.research.studies.keeping import Job
+    from focusfl.research.studies.runner import Job, Study
 
 app = typer.Typer(help="Measure the methods themselves.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -21,8 +21,8 @@ def study() -> None:
     """Measure the methods themselves."""
 
 
-Cells = Annotated[Path, typer.Option(help="Folder of the runs: one line each in NAME.jsonl")]
-Results = Annotated[Path, typer.Option(help="Folder for NAME.md and NAME.json, NAME being the study's")]
+Cells = Annotated[Path, typer.Option(help="Folder for finished runs: one line per run in STUDY.jsonl")]
+Results = Annotated[Path, typer.Option(help="Folder for the results: STUDY.md and STUDY.json")]
 CELLS, RESULTS = Path("runs/study"), Path("docs/results")
 
 
@@ -32,57 +32,64 @@ def start(
         list[str],
         typer.Option(
             "--only",
-            help="Run these alone: synthetic, digits, mnist, text, cifar, auto, more, warmup, full, or a case",
+            help="Run only these: synthetic, digits, mnist, text, cifar, auto, more, warmup, full, or one case",
         ),
     ] = [],  # noqa: B006
-    seeds: Annotated[int, typer.Option(help="Runs of each case and start", min=1)] = 10,
+    seeds: Annotated[int, typer.Option(help="Number of runs per case and start", min=1)] = 10,
     cells: Cells = CELLS,
     results: Results = RESULTS,
 ) -> None:
-    """How often each start of FOCUS finds the true clusters; killed at any time, the same command goes on."""
-    from focusfl.research.studies import cases, runs, table
+    """Measure how often each start of FOCUS finds the true clusters. If interrupted, run it again to resume."""
+    from focusfl.research.studies import starts, starts_report
+    from focusfl.util import files
 
-    mine, every = cases.chosen(only), cases.cases()
-    _folders(cells, results)
-    jobs = runs.jobs(mine, seeds, runs.read(cells, results, every))
-    _make(runs.STUDY, cells, jobs, lambda: table.write(results, every, seeds, runs.read(cells, results, every)))
+    selected, cases = starts.select(only), starts.all_cases()
+    files.make_folder(cells)
+    files.make_folder(results)
+    jobs = starts.missing_jobs(selected, seeds, starts.read(cells, results, cases))
+
+    def write() -> Path:
+        return starts_report.write(results, cases, seeds, starts.read(cells, results, cases))
+
+    _run(starts.STUDY, cells, jobs, write)
 
 
 @app.command()
 def bad(
     only: Annotated[
-        list[str], typer.Option("--only", help="Run these cases or methods alone, by their names in the table")
+        list[str],
+        typer.Option(
+            "--only", help="Run only these cases or methods; their names are those in the tables of bad.md"
+        ),
     ] = [],  # noqa: B006
-    seeds: Annotated[int, typer.Option(help="Runs of each case and method", min=1)] = 3,
+    seeds: Annotated[int, typer.Option(help="Number of runs per case and method", min=1)] = 3,
     cells: Cells = CELLS,
     results: Results = RESULTS,
 ) -> None:
-    """What bad agents do to the good ones, under every method; killed at any time, the same command goes on."""
-    from focusfl.research.studies import bad, bad_runs, bad_table
-
-    cases, methods = bad.chosen(only)
-    _folders(cells, results)
-    jobs = bad_runs.jobs(cases, methods, seeds, bad_runs.read(cells, results))
-    _make(bad_runs.STUDY, cells, jobs, lambda: bad_table.write(results, seeds, bad_runs.read(cells, results)))
-
-
-def _folders(*folders: Path) -> None:
+    """Measure what bad agents do to the good ones, with every method. If interrupted, run it again to resume."""
+    from focusfl.research.studies import bad_agents, bad_agents_report
     from focusfl.util import files
 
-    for folder in folders:
-        files.make_folder(folder)
+    cases, methods = bad_agents.select(only)
+    files.make_folder(cells)
+    files.make_folder(results)
+    jobs = bad_agents.missing_jobs(cases, methods, seeds, bad_agents.read(cells, results))
+
+    def write() -> Path:
+        return bad_agents_report.write(results, seeds, bad_agents.read(cells, results))
+
+    _run(bad_agents.STUDY, cells, jobs, write)
 
 
-def _make(study: str, cells: Path, jobs: list[Job], write: Callable[[], Path]) -> None:
-    """Make the runs, then the page."""
-    from focusfl.research.studies import keeping
+def _run(study: Study, cells: Path, jobs: list[Job], write: Callable[[], Path]) -> None:
+    """Run the jobs, then write the page; if the runs are interrupted, write it about the finished ones."""
     from focusfl.util.progress import TotalProgress
 
     try:
         with TotalProgress(sum(job.seconds for job in jobs), unit="runs") as bar:
-            keeping.make(study, cells, jobs, bar)
+            study.run(cells, jobs, bar)
     except Interrupted as stopped:
-        raise Interrupted(f"{stopped}; finished runs are kept, and the same command goes on") from stopped
-    finally:  # also of what there is when it is stopped
+        raise Interrupted(f"{stopped}; finished runs are stored, run the same command to resume") from stopped
+    finally:
         page = write()
     print(f"Results: {page}")

@@ -1,1 +1,4 @@
-"""The paper's tables, studies, theory and coverage. Nothing but the command line imports it."""
+"""Research: the paper's tables, studies of the methods, the theorems, and the coverage of intervals.
+
+Only the command line imports this package.
+"""

@@ -15,8 +15,7 @@ from typing import Any
 from focusfl.research.paper import keeping, surrogates, timing
 from focusfl.research.paper.cells import Cell
 from focusfl.research.paper.reproduction import Part, Reproduction
-from focusfl.research.theory.check import check_all
-from focusfl.research.theory.table import summary
+from focusfl.research.theory.check import check_all, summary
 from focusfl.util import files
 from focusfl.util.errors import InputError, Interrupted, LockedError
 from focusfl.util.interrupt import graceful_stop

@@ -1,6 +1,7 @@
-"""Studies of the methods themselves, made by `focusfl study`. `keeping` makes the runs and keeps each.
+"""Studies of the methods themselves; `focusfl study` runs them.
 
-start  which start of FOCUS finds the clusters: `cases` says what is run, `runs` runs it, `summary` counts it,
-       `table` shows it
-bad    what bad agents do to the good ones: `bad`, `bad_runs`, `bad_summary`, `bad_table`; `attack` bends updates
+starts      which start of FOCUS finds the true clusters; `starts_report` writes the page about it
+bad_agents  what bad agents do to the good ones; `bad_agents_report` writes the page about it
+attack      agents that send wrong updates, for any method
+runner      runs a study, stores every finished run and resumes an interrupted study
 """

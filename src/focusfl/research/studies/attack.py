@@ -1,7 +1,7 @@
-"""Agents that send wrong updates, among the agents of any method.
+"""Any method, with some agents that send wrong updates.
 
-server  the method's own
-down    the method's own, and {"factor": []} of this agent
+server  the state of the attacked method
+down    what the attacked method sends down, and {"factor": []} of this agent
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from focusfl.core.tree import tree_map
 
 @dataclass(frozen=True)
 class Attacked(Wrapper):
-    """A method whose agents' local training is bent: it ends at w + factor_e (theta - w) instead of theta.
+    """A method under attack: agent e's local training ends at w + factor_e (theta - w) instead of theta.
 
-    inner    the method
-    factors  of each agent. 1: honest; 0: it sends nothing new; 10: scaled; -1: its sign flipped
+    Args:
+        inner: The method.
+        factors: One factor per agent. 1 is an honest agent, 0 one that sends back the model it received, 10 one
+            that exaggerates its update, and -1 one that flips its sign.
     """
 
     factors: tuple[float, ...]
@@ -31,12 +33,12 @@ class Attacked(Wrapper):
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         factor = server["factor"]
-        after, upload = self.inner.local(server, state, Bent(agent, factor))
+        after, upload = self.inner.local(server, state, WrongAgent(agent, factor))
         return _usable(state, after, factor == 1), upload
 
 
-class Bent:
-    """An agent whose training is bent; the rest of what it says is true."""
+class WrongAgent:
+    """An agent whose training goes wrong; its losses and counts are true."""
 
     def __init__(self, agent: Agent, factor: Tensor) -> None:
         self.agent, self.factor = agent, factor

@@ -1,4 +1,10 @@
-"""Theorems 1 to 4: `convergence` and `fairness` are the bounds, `check` measures them (docs/theory.md)."""
+"""The paper's theorems 1 to 4; docs/theory.md tells which of them hold.
+
+convergence  the bounds of theorems 1 and 2
+fairness     the bounds of theorems 3 and 4
+problems     agents for which every number in the theorems is known, and FOCUS and FedAvg on them
+check        measures the bounds (`focusfl theory`)
+"""
 
 from focusfl.research.theory.convergence import (
     A_printed,
@@ -6,8 +12,8 @@ from focusfl.research.theory.convergence import (
     Bound,
     gain,
     gain_printed,
-    keeps_natural,
     log_odds_lower,
+    natural_margin,
     pi_lower_bound,
     rate,
     rate_printed,
@@ -47,8 +53,8 @@ __all__ = [
     "faa_focus_upper_printed",
     "gain",
     "gain_printed",
-    "keeps_natural",
     "log_odds_lower",
+    "natural_margin",
     "pi_lower_bound",
     "rate",
     "rate_printed",

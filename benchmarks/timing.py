@@ -1,4 +1,7 @@
-"""Timing side by side: what is compared takes turns, so that a busy moment of the machine hits all of it."""
+"""Time functions in turns; the other benchmarks import this file.
+
+What is compared takes turns, so that a busy moment of the machine affects all of it.
+"""
 
 from __future__ import annotations
 
@@ -17,46 +20,46 @@ from focusfl.run.setup import Setup
 Job = Callable[[], object]
 
 
-def turns(jobs: dict[str, Job], repeat: int) -> dict[str, list[float]]:
-    """Seconds of each, measured in turn after one to warm up."""
+def time_in_turns(jobs: dict[str, Job], repeat: int) -> dict[str, list[float]]:
+    """Run all jobs `repeat` times in turns, after one warm-up run of each; return the seconds of every run."""
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     for turn in range(repeat + 1):
-        for name, go in jobs.items():
+        for name, job in jobs.items():
             start = time.perf_counter()
-            go()
+            job()
             if turn:
                 seconds[name].append(time.perf_counter() - start)
     return seconds
 
 
 def ratio(seconds: dict[str, list[float]], slow: str, fast: str) -> float:
-    """The median over the turns of the ratio within a turn."""
+    """Return the median over the turns of the ratio of two jobs' seconds within a turn."""
     return median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
 
 
 def one_round(setup: Setup, settled: bool = True) -> Job:
-    """A round that can be timed again and again. FOCUS's labels have settled: one cluster an agent."""
+    """Return a job that runs one round. With `settled`, every agent of FOCUS belongs to one cluster."""
     server, states = setup.start()
-    everyone = np.arange(setup.fed.E)
+    all_agents = np.arange(setup.fed.E)
     if settled and "log_pi" in states:
         settle(states["log_pi"])
 
-    def go() -> None:
-        upload = setup.engine.round(setup.algorithm, server, states, 0, everyone)
-        setup.algorithm.aggregate(server, upload.add, upload.each, torch.from_numpy(everyone))
+    def job() -> None:
+        upload = setup.engine.round(setup.algorithm, server, states, 0, all_agents)
+        setup.algorithm.aggregate(server, upload.add, upload.each, torch.from_numpy(all_agents))
 
-    return go
+    return job
 
 
 def settle(log_pi: torch.Tensor) -> None:
-    """Agent e belongs to cluster e mod M, beyond doubt."""
+    """Set the labels in place: agent e belongs to cluster e mod M with certainty."""
     E, M = log_pi.shape
     log_pi[:] = -1000.0
     log_pi[torch.arange(E), torch.arange(E) % M] = 0.0
 
 
 def small_agents(E: int, n: int = 60, n_test: int = 10) -> ff.Federation:
-    """E agents with n examples of 64 numbers each, in ten classes; MLP 64-32-10."""
+    """Return E agents with n random examples each: 64 features, ten classes, and an MLP 64-32-10."""
     rng = np.random.default_rng(0)
 
     def rows(size: int) -> Rows:
@@ -67,5 +70,8 @@ def small_agents(E: int, n: int = 60, n_test: int = 10) -> ff.Federation:
     return ff.Federation("small", rows(n), rows(n_test), classes=10, recipe=recipe)
 
 
-def setup(fed: ff.Federation, algorithm: Algorithm, train: ff.Train, engine: str = "auto", **more: object) -> Setup:
-    return Setup.of(algorithm, fed, 100, train=train, engine=engine, **more)  # type: ignore[arg-type]
+def setup(
+    fed: ff.Federation, algorithm: Algorithm, train: ff.Train, engine: str = "auto", **options: object
+) -> Setup:
+    """Set up a run of 100 rounds."""
+    return Setup.of(algorithm, fed, 100, train=train, engine=engine, **options)  # type: ignore[arg-type]

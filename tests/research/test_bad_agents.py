@@ -1,4 +1,4 @@
-"""focusfl study bad: agents whose updates are bent, what is run, and what the page says of it."""
+"""focusfl study bad: agents that send wrong updates, what is run, and what the page says about it."""
 
 import json
 import sys
@@ -11,14 +11,14 @@ import focusfl as ff
 from focusfl.cli import app as cli
 from focusfl.core.tree import flatten
 from focusfl.models import linear
-from focusfl.research.studies import bad, bad_runs, bad_summary, bad_table
-from focusfl.research.studies.attack import Attacked, Bent
+from focusfl.research.studies import bad_agents, bad_agents_report
+from focusfl.research.studies.attack import Attacked, Attacker
 from focusfl.run.best_loss import Surrogates
 from focusfl.run.loop import run
 from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError, Interrupted
 
-METHODS = {**bad.METHODS, "FedAvg-HardCluster": ff.algorithms.HardCluster(M=2, clusters=(0, 0, 0, 1, 1))}
+METHODS = {**bad_agents.METHODS, "FedAvg-HardCluster": ff.algorithms.HardCluster(M=2, clusters=(0, 0, 0, 1, 1))}
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 
@@ -36,7 +36,7 @@ def at_zero():
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
 def test_one_step_of_two_agents_by_hand(engine):
     """Loss (w x - y)^2, w = 0, lr = 0.1. x = 1, y = 2: gradient -4, theta = 0.4; x = 2, y = 1: the same.
-    Bent by -2 the second is -0.8; the mean is -0.2."""
+    Multiplied by -2 the second is -0.8; the mean is -0.2."""
     fed = ff.Federation.from_agents([([[1.0]], [2.0]), ([[2.0]], [1.0])], test=[([[1.0]], [0.5])] * 2)
     algorithm, train = Attacked(ff.FedAvg(), (1.0, -2.0)), ff.Train(lr=0.1, steps=1)
     *_, done = run(Setup.of(algorithm, fed, 1, at_zero, train, engine=engine))
@@ -44,14 +44,14 @@ def test_one_step_of_two_agents_by_hand(engine):
 
 
 @every_method
-def test_all_honest_is_the_plain_method_to_the_bit(method, ragged):
-    plain, bent = final(method, ragged), final(Attacked(method, (1.0,) * 5), ragged)
-    assert plain.keys() == bent.keys() and all(torch.equal(plain[k], bent[k]) for k in plain)
+def test_if_all_agents_are_honest_the_method_is_unchanged_to_the_bit(method, ragged):
+    plain, attacked = final(method, ragged), final(Attacked(method, (1.0,) * 5), ragged)
+    assert plain.keys() == attacked.keys() and all(torch.equal(plain[k], attacked[k]) for k in plain)
 
 
 @every_method
 @pytest.mark.parametrize("factor", [0.0, 3.0, -1.0])
-def test_the_engines_agree_on_who_is_bent(method, factor, ragged):
+def test_the_engines_agree_on_who_attacks(method, factor, ragged):
     algorithm = Attacked(method, (1.0, factor, 1.0, 1.0, factor))
     a, b = (final(algorithm, ragged, engine=engine) for engine in ("serial", "vectorised"))
     for k in a:
@@ -61,15 +61,15 @@ def test_the_engines_agree_on_who_is_bent(method, factor, ragged):
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "FOCUS-M3", "AFL", "CFL", "IFCA", "FedEM", "Local"])
-def test_where_all_send_nothing_new_no_model_moves(name, ragged):
-    algorithm = Attacked(bad.METHODS[name], (0.0,) * 5)
+def test_if_all_agents_send_back_what_they_received_no_model_moves(name, ragged):
+    algorithm = Attacked(bad_agents.METHODS[name], (0.0,) * 5)
     first = flatten(algorithm.start(Setup.of(algorithm, ragged, 1).networks, 5))
     last = final(algorithm, ragged)
     models = [k for k in first if k.startswith("w/")]
     assert models and all(torch.allclose(last[f"server/{k}"], first[k], atol=1e-6) for k in models)
 
 
-def test_batch_statistics_and_losses_stay_true():
+def test_an_attacker_reports_true_batch_statistics_and_losses():
     class Simple:
         n, lr, learnt = torch.tensor(3.0), 0.1, ("a",)
 
@@ -79,17 +79,17 @@ def test_batch_statistics_and_losses_stay_true():
         def losses(self, w, rough=None):
             return w["a"][:, 0]
 
-    agent, w = Bent(Simple(), torch.tensor(-10.0)), {"a": torch.ones(2, 1), "mean": torch.ones(2, 1)}
+    agent, w = Attacker(Simple(), torch.tensor(-10.0)), {"a": torch.ones(2, 1), "mean": torch.ones(2, 1)}
     theta = agent.sgd(w)
     assert theta["a"].tolist() == [[-9.0], [-9.0]] and theta["mean"].tolist() == [[2.0], [2.0]]
     assert agent.losses(w).tolist() == [1.0, 1.0] and agent.n == 3
 
 
-def test_who_breaks_its_own_model_does_not_end_the_run(ragged):
+def test_an_attacker_that_breaks_its_own_model_does_not_end_the_run(ragged):
     *_, plain = run(Setup.of(ff.Local(), ragged, 8), eval_every=0)
-    *_, bent = run(Setup.of(Attacked(ff.Local(), (1.0,) * 4 + (1e30,)), ragged, 8), eval_every=0)
+    *_, attacked = run(Setup.of(Attacked(ff.Local(), (1.0,) * 4 + (1e30,)), ragged, 8), eval_every=0)
     for k, v in flatten(plain.states).items():
-        assert torch.equal(v[:4], flatten(bent.states)[k][:4])
+        assert torch.equal(v[:4], flatten(attacked.states)[k][:4])
 
 
 def test_a_method_that_needs_another_gets_its_clusters_under_attack():
@@ -97,27 +97,28 @@ def test_a_method_that_needs_another_gets_its_clusters_under_attack():
     assert method.first() == Attacked(ff.Focus(M=2), (1.0, 0.0))
     assert method.given(torch.tensor([1, 0])).inner.clusters == (1, 0)
     assert (method.name, method.personal) == ("FedAvg-HardCluster", False)
-    assert Attacked(ff.Local(), (0.0,)).personal and Attacked(bad.METHODS["FOCUS"], (0.0,)).shows
+    assert Attacked(ff.Local(), (0.0,)).personal and Attacked(bad_agents.METHODS["FOCUS"], (0.0,)).shows
 
 
 def test_the_good_agents_are_the_same_in_every_case():
-    reference = bad.WITHOUT.federation(3)
-    assert reference.clusters.tolist() == list(bad.GOOD) and sum(reference.testing.sizes) == 315
-    for case in bad.CASES[1:]:
+    reference = bad_agents.BASELINE.federation(3)
+    assert reference.clusters.tolist() == list(bad_agents.GOOD_TURNS) and sum(reference.testing.sizes) == 315
+    for case in bad_agents.CASES[1:]:
         fed = case.federation(3)
-        assert fed.E == 10 and fed.clusters[:7].tolist() == list(bad.GOOD)
+        assert fed.E == 10 and fed.clusters[:7].tolist() == list(bad_agents.GOOD_TURNS)
         for e in range(7):
             for a, b in zip((fed.train(e), fed.test(e)), (reference.train(e), reference.test(e)), strict=True):
                 assert torch.equal(a.x, b.x) and torch.equal(a.y, b.y)
-    assert len({case.name for case in bad.CASES}) == 13
+    assert len({case.name for case in bad_agents.CASES}) == 13
 
 
-def test_a_row_is_what_the_run_did():
-    case = next(case for case in bad.CASES if case.name == "x-1")
-    row = bad_runs.one(case, "FOCUS-M3", 1, Surrogates())
-    setup = case.setup(bad.METHODS["FOCUS-M3"], 1)
+def test_a_row_reports_what_the_run_did():
+    case = next(case for case in bad_agents.CASES if case.name == "x-1")
+    row = bad_agents.measure_run(case, "FOCUS-M3", 1, Surrogates())
+    setup = case.setup(bad_agents.METHODS["FOCUS-M3"], 1)
     *_, done = run(setup)
-    alone = ff.fit(ff.Local(), bad.WITHOUT.federation(1).pool(torch.tensor(bad.GOOD)), rounds=bad.ROUNDS, seed=1)
+    pooled = bad_agents.BASELINE.federation(1).pool(torch.tensor(bad_agents.GOOD_TURNS))
+    alone = ff.fit(ff.Local(), pooled, rounds=bad_agents.ROUNDS, seed=1)
     assert setup.algorithm.factors == (1.0,) * 7 + (-1.0,) * 3
     assert row["acc"] == pytest.approx(float(done.scores.acc[:7].mean()))
     assert row["worst"] == pytest.approx(float(done.scores.acc[:7].min()))
@@ -128,19 +129,19 @@ def test_a_row_is_what_the_run_did():
 
 
 def row(case, method, seed, acc, ari=None):
-    found = {"acc": acc, "excess": None if acc is None else 1 - acc, "ari": ari, "commit": "c"}
-    return (case, method, seed), {"case": case, "method": method, "seed": seed, **found}
+    measured = {"acc": acc, "excess": None if acc is None else 1 - acc, "ari": ari, "commit": "c"}
+    return (case, method, seed), {"case": case, "method": method, "seed": seed, **measured}
 
 
 def cells(page, heading, name):
-    """The cells of the line of a method in the first table below a heading, by their column."""
+    """The cells of a method in the first table below a heading, by column."""
     lines = page.split(f"## {heading}\n")[1].splitlines()
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     return next(dict(zip(table[0], line, strict=True)) for line in table if line[0] == name)
 
 
-def test_the_page_says_what_hand_made_rows_say():
-    known = dict(
+def test_the_page_shows_what_hand_made_rows_say():
+    rows = dict(
         [
             *(row("without", "FOCUS", seed, acc, 1.0) for seed, acc in enumerate((0.90, 0.92))),
             *(row("random-labels", "FOCUS", seed, acc, 1.0) for seed, acc in enumerate((0.89, 0.924))),
@@ -151,7 +152,7 @@ def test_the_page_says_what_hand_made_rows_say():
             row("tiny", "FedAvg", 0, 0.93),
         ]
     )
-    page = bad_table.markdown(2, known)
+    page = bad_agents_report.markdown(2, rows)
     found = cells(page, "Accuracy", "FOCUS")
     assert found["without"] == "91.0" and found["random-labels"] == "-0.3" and found["zero-updates"] == "-1.5"
     assert found["x10"] == "+0.0 (1 diverged)" and found["x100"] == "diverged" and found["x-1"] == "missing"
@@ -160,28 +161,33 @@ def test_the_page_says_what_hand_made_rows_say():
     assert cells(page, "Clusters", "FOCUS")["zero-updates"] == "1 of 2"
     assert cells(page, "Diverged", "FOCUS")["x10"] == "1 of 2"
     assert "Missing: 430 of 442 runs." in page  # 17 methods, 13 cases, 2 seeds, 12 rows
-    assert "FOCUS loses at most 0.5 points in random-labels; more in zero-updates (-1.5), x10 (+0.0 (1 d" in page
+    unharmed, harmed, missing = next(line for line in page.splitlines() if line.startswith("- FOCUS:")).split(";")
+    assert "random-labels" in unharmed and "0.5" in unharmed and "zero-updates" not in unharmed
+    assert "zero-updates (-1.5), x10 (+0.0 (1 diverged)), x100 (diverged)" in harmed and "tiny" in missing
     assert "| random-labels | FOCUS | -0.3 | 0.7 | -1.0 | 2 | yes |" in page
     assert "| zero-updates | FOCUS | -1.5 | 0.5 | -2.0 | 2 | no |" in page
     assert "| zero-updates | FOCUS-clip | missing | - | - | 0 | missing |" in page
-    more = bad_table.markdown(1, known)  # seeds beyond those asked for count, and none of them is missing
+    more = bad_agents_report.markdown(1, rows)  # seeds beyond those requested count, and none of them is missing
     assert "Missing: 214 of 221 runs." in more and cells(more, "Accuracy", "FOCUS")["random-labels"] == "-0.3"
-    assert "## Diverged" not in bad_table.markdown(1, dict([row("without", "FOCUS", 0, 0.9)]))
+    assert "## Diverged" not in bad_agents_report.markdown(1, dict([row("without", "FOCUS", 0, 0.9)]))
 
 
-def test_the_spread_is_that_of_the_median_cell():
-    losses = {"tiny": (0.8, 0.9), "x10": (0.85, 0.85), "x-1": (0.7, 0.9)}  # sd 7.1, 0 and 14.1 points
-    known = dict(row("without", "FOCUS", seed, 0.9) for seed in range(2))
-    known |= dict(row(case, "FOCUS", seed, acc) for case, both in losses.items() for seed, acc in enumerate(both))
-    runs = [bad_summary.Runs("FOCUS", case, 2, known) for case in bad.CASES]
-    assert bad_summary.spread(runs) == pytest.approx(100 * 0.1 / 2**0.5) and bad_summary.spread(runs[:1]) is None
+def test_the_deviation_is_that_of_the_median_cell():
+    accuracies = {"tiny": (0.8, 0.9), "x10": (0.85, 0.85), "x-1": (0.7, 0.9)}  # sd 7.1, 0 and 14.1 points
+    rows = dict(row("without", "FOCUS", seed, 0.9) for seed in range(2))
+    rows |= dict(
+        row(case, "FOCUS", seed, acc) for case, both in accuracies.items() for seed, acc in enumerate(both)
+    )
+    outcomes = [bad_agents_report.Outcome("FOCUS", case, 2, rows) for case in bad_agents.CASES]
+    assert bad_agents_report.median_deviation(outcomes) == pytest.approx(100 * 0.1 / 2**0.5)
+    assert bad_agents_report.median_deviation(outcomes[:1]) is None
 
 
 @pytest.fixture
 def study(monkeypatch, capsys, tmp_path):
-    """The command, in an empty folder, two rounds a run; gives (exit code, stderr)."""
+    """The command in an empty folder, with two rounds per run; returns the exit code and stderr."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(bad, "ROUNDS", 2)
+    monkeypatch.setattr(bad_agents, "ROUNDS", 2)
 
     def call(*words):
         words = ["study", "bad", "--cells", "c", "--results", "r", *words]
@@ -193,45 +199,45 @@ def study(monkeypatch, capsys, tmp_path):
     return call
 
 
-def test_the_command_runs_what_is_asked_for_and_goes_on(study, tmp_path, monkeypatch):
-    made, one = [], bad_runs.one
+def test_the_command_runs_what_is_selected_and_resumes(study, tmp_path, monkeypatch):
+    started, measure_run = [], bad_agents.measure_run
 
     def counted(case, method, seed, *rest):
-        if len(made) == 3:
+        if len(started) == 3:
             raise Interrupted("stopped after round 1 of 2")
-        made.append((case.name, method))
-        return one(case, method, seed, *rest)
+        started.append((case.name, method))
+        return measure_run(case, method, seed, *rest)
 
     only = ("--only", "FedAvg", "--only", "Local", "--only", "x-10", "--seeds", 1)
-    monkeypatch.setattr(bad_runs, "one", counted)
-    code, said = study(*only)
-    assert code == 130 and "same command goes on" in said
-    assert made == [("without", "FedAvg"), ("without", "Local"), ("x-10", "FedAvg")]
-    monkeypatch.setattr(bad_runs, "one", one)
+    monkeypatch.setattr(bad_agents, "measure_run", counted)
+    code, err = study(*only)
+    assert code == 130 and "resume" in err
+    assert started == [("without", "FedAvg"), ("without", "Local"), ("x-10", "FedAvg")]
+    monkeypatch.setattr(bad_agents, "measure_run", measure_run)
     assert study(*only) == (0, "")
     rows = json.loads((tmp_path / "r/bad.json").read_text())["rows"]
     page = (tmp_path / "r/bad.md").read_text()
     assert len((tmp_path / "c/bad.jsonl").read_text().splitlines()) == len(rows) == 4
     assert cells(page, "Accuracy", "Local")["x-10"] == "+0.0"  # nothing is shared
     acc = {(r["case"], r["method"]): r["acc"] for r in rows}
-    lost = 100 * (acc["x-10", "FedAvg"] - acc["without", "FedAvg"])
-    assert cells(page, "Accuracy", "FedAvg")["x-10"] == f"{lost:+.1f}"
-    code, said = study("--only", "FedAvgg")
-    assert code == 2 and "FedAvg-HardCluster" in said and "x-10" in said
+    change = 100 * (acc["x-10", "FedAvg"] - acc["without", "FedAvg"])
+    assert cells(page, "Accuracy", "FedAvg")["x-10"] == f"{change:+.1f}"
+    code, err = study("--only", "FedAvgg")
+    assert code == 2 and "FedAvgg" in err and "FedAvg-HardCluster" in err and "x-10" in err
 
 
-def test_a_run_with_other_settings_is_not_this_run(study, tmp_path, monkeypatch):
+def test_a_stored_run_with_other_settings_does_not_count(study, tmp_path, monkeypatch):
     study("--only", "FedAvg", "--only", "without", "--seeds", 1)
-    assert len(bad_runs.read(tmp_path / "c", tmp_path / "r")) == 1
-    monkeypatch.setattr(bad, "ROUNDS", 3)
-    assert not bad_runs.read(tmp_path / "c", tmp_path / "r")
+    assert len(bad_agents.read(tmp_path / "c", tmp_path / "r")) == 1
+    monkeypatch.setattr(bad_agents, "ROUNDS", 3)
+    assert not bad_agents.read(tmp_path / "c", tmp_path / "r")
     with pytest.raises(InputError, match="random-labels"):
-        bad.chosen(["nobody"])
+        bad_agents.select(["nobody"])
 
 
 def test_a_run_that_diverges_has_no_numbers(monkeypatch):
-    monkeypatch.setattr(bad, "ROUNDS", 30)
-    case = bad.Case("broken", "", factor=1e30)
-    row = bad_runs.one(case, "FedAvg", 0, Surrogates())
+    monkeypatch.setattr(bad_agents, "ROUNDS", 30)
+    case = bad_agents.Case("broken", "", factor=1e30)
+    row = bad_agents.measure_run(case, "FedAvg", 0, Surrogates())
     assert row["acc"] is None and row["excess"] is None
-    assert bad_runs.one(case, "Local", 0, Surrogates())["acc"] > 0.5
+    assert bad_agents.measure_run(case, "Local", 0, Surrogates())["acc"] > 0.5
