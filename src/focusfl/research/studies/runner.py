@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from focusfl.util import files
 from focusfl.util.errors import Diverged, Interrupted
 from focusfl.util.interrupt import graceful_stop
-from focusfl.util.machine import commit
+from focusfl.util.machine import git_commit, provenance
 
 Row = dict[str, Any]  # one run: its case, its variant, its seed, its settings and what was measured
 Key = tuple[str, str, int]  # case, variant, seed
