@@ -8,17 +8,17 @@ import focusfl as ff
 from focusfl.run.loop import run
 from focusfl.run.setup import Setup
 
-E, M, K, T, ETA, D = 9, 3, 4, 12, 0.05, 5
+E, M, K, T, ETA, D = 9, 3, 4, 12, 0.1, 5
 
 
 def linear_agents():
     """Three clusters of three agents, each with its own number of examples."""
     rng = np.random.default_rng(0)
-    centres = rng.normal(size=(M, D))
+    centres = 0.5 * rng.normal(size=(M, D))
     agents, tests = [], []
     for e in range(E):
         for n, into in ((20 + 3 * e, agents), (15, tests)):
-            x = rng.normal(size=(n, D)).astype("float32")
+            x = (0.7 * rng.normal(size=(n, D))).astype("float32")
             y = x @ (centres[e % M] + 0.05 * rng.normal(size=D)) + 0.1 * rng.normal(size=n)
             into.append((x, y.astype("float32")))
     return agents, tests

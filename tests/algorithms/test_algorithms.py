@@ -128,7 +128,7 @@ def test_mixture_prediction_by_hand():
 
 
 def test_one_shot_label_of_an_unseen_agent():
-    _view, state = ff.Focus(M=2).assign({"w": {}}, PenAndPaper([math.log(1.0), math.log(4.0)]))
+    _view, state = ff.Focus(M=2, init="tied").assign({"w": {}}, PenAndPaper([math.log(1.0), math.log(4.0)]))
     assert torch.allclose(state["log_pi"].exp(), torch.tensor([0.8, 0.2]))
 
 

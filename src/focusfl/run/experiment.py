@@ -239,8 +239,9 @@ def _typed(where: str, target: Any, given: Table, positional: tuple[str, ...] = 
     """Check names and types of options against a dataclass or a function; gives back what was given, typed."""
     if not isinstance(given, dict):
         raise InputError(f"{where} = {given!r}: expected a table of options")
-    hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
-    fields: Table = {k: (hint, None) for k, hint in hints.items() if k not in ("return", *positional)}
+    names = inspect.signature(target).parameters
+    hints = typing.get_type_hints(target if inspect.isclass(target) else getattr(target, "__func__", target))
+    fields: Table = {k: (hints[k], None) for k in names if k not in positional}
     _known_keys(where, given, fields)
     required = [p.name for p in inspect.signature(target).parameters.values() if p.default is p.empty]
     for name in required:
