@@ -4,8 +4,7 @@ Run: python benchmarks/whole.py
 
 The data are rotated MNIST, M = 3, 300 rounds. The runs take turns, one round each. The benchmark prints the ratios
 of their times, and how much the shortcuts change the accuracy and the labels. The shortcuts concern models with
-small
-labels: they are not trained, their losses are estimated on a part of the examples, and predictions leave them out.
+small labels: they are not trained, their losses are estimated on some examples, and predictions leave them out.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ class Outcome:
 
 def median_deviation(outcomes: list[Outcome]) -> float | None:
     """The standard deviation of the changes over the seeds, as the median over methods and cases."""
-    found = [stdev(each.changes) for each in outcomes if each.case is not BASELINE and len(each.changes) > 1]
-    return median(found) if found else None
+    measured = [each for each in outcomes if each.case is not BASELINE and len(each.changes) > 1]
+    return median(stdev(each.changes) for each in measured) if measured else None
 
 
 # Page

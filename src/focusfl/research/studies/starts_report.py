@@ -85,11 +85,11 @@ def worse_in(one: Summary, others: list[Summary]) -> list[str] | None:
         best = min((other for other in rest if other is not None), default=None)
         return best is not None and (value is None or value > MAX_LOSS_RATIO * best)
 
-    found = ["correct runs"] if one.correct < max(other.correct for other in others) else []
+    worse = ["correct runs"] if one.correct < max(other.correct for other in others) else []
     best = max((other.acc for other in others if other.acc is not None), default=None)
     if best is not None and (one.acc is None or one.acc < best - MAX_ACCURACY_DROP):
-        found.append("accuracy")
-    return found + [
+        worse.append("accuracy")
+    return worse + [
         name for measure, name in (("loss", "loss"), ("worst", "worst loss"), ("faa", "FAA")) if higher(measure)
     ]
 
@@ -108,9 +108,9 @@ reviews and frozen embeddings. "CIFAR" has 200 images per agent and a ResNet-18 
 clusters; it includes the warm-up of "split". Accuracy, loss, the worst agent's loss and FAA are means over the
 seeds. The best losses in FAA are exact where they are known, and otherwise those of surrogates trained on the true
 clusters."""
-NO_WORSE = f""""split" is no worse than the other starts if it has as many correct runs as the best of them, an
-accuracy at most {MAX_ACCURACY_DROP} lower, and a loss, a worst agent's loss and an FAA at most {
-    MAX_LOSS_RATIO - 1:.0%} higher. The best of the other starts is chosen for each measure separately."""
+NO_WORSE = f"""The start "split" is no worse than the others if it has as many correct runs as the best of them, an
+accuracy at most {MAX_ACCURACY_DROP} lower, and a loss, a worst agent's loss and an FAA at most
+{MAX_LOSS_RATIO - 1:.0%} higher. The best of the other starts is chosen for each measure separately."""
 NUMBER = """Twelve agents each. "Even" cases have clusters of equal size; in "lone" cases every cluster but the
 first is a single agent. The digits differ by quarter turns; the fifth and the sixth cluster are mirrored as well.
 The table shows how many runs end with the true number of clusters, and how many with the true clusters."""

@@ -1,6 +1,6 @@
 """`focusfl theory`: measure FOCUS and FedAvg against each bound of theorems 1 to 4, as printed and as corrected.
 
-The file has three parts: the measurements, the settings in which they are made, and the Markdown tables.
+The file has three parts: the measurements, their settings, and the Markdown tables.
 
 A row of a measurement has the keys what, setting, statement ("printed" or "corrected"), t (the round), measured,
 side ("<=" or ">="), bound, holds and why. If the bound says nothing, `holds` is None and `why` gives the reason.
