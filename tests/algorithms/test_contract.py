@@ -135,10 +135,10 @@ def test_the_order_of_the_agents_changes_nothing_but_rounding(algorithm, engine)
 @every_algorithm
 @every_engine
 def test_the_state_survives_a_checkpoint(algorithm, engine, ragged, tmp_path):
-    setup = Setup.of(algorithm, ragged, 6, train=TRAIN, engine=engine)
+    setup = Setup.of(algorithm, ragged, 6, train=TRAIN, engine=engine, checkpoint_every=100)
     whole = final(algorithm, ragged, rounds=6, engine=engine)
     with contextlib.suppress(Interrupted):
-        for done in run(setup, tmp_path, checkpoint_every=100, stop=lambda: True):
+        for done in run(setup, tmp_path, stop=lambda: True):
             assert done.t == 1
     *_, done = run(setup, tmp_path, resume=True)
     again = flatten({"server": done.server, "agents": done.states, "loss": done.scores.loss})

@@ -6,11 +6,12 @@ import sys
 import numpy as np
 import pytest
 import torch
-from focusfl.run.training import Setup, run
 from helpers.data import need
 
 import focusfl as ff
 from focusfl.data.sets.rotated import distribute_rotated
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError
 
 # --- distribution, tested on images that carry their number
@@ -107,12 +108,13 @@ def test_focus_learns_on_real_mnist(mnist):
     fed = mnist(n=300, n_test=100)
     setup = Setup.of(ff.Focus(M=3), fed, 8)
     losses = [done.scores.loss.mean().item() for done in run(setup)]
-    assert losses[-1] < 0.75 * losses[0] and setup.runner.name == "serial"
+    assert losses[-1] < 0.75 * losses[0] and setup.engine.name == "serial"
 
 
 def test_a_hundred_agents_and_a_round_fit_into_a_gigabyte(mnist):
     code = (
-        "import focusfl as ff; from pathlib import Path; from focusfl.run.training import Setup, run;"
+        "import focusfl as ff; from pathlib import Path; from focusfl.run.loop import run;"
+        "from focusfl.run.setup import Setup;"
         "fed = ff.data.rotated_mnist(E=100);"
         "next(run(Setup.of(ff.FedAvg(), fed, 1)));"
         "status = Path('/proc/self/status').read_text().split();"
@@ -147,11 +149,11 @@ def test_a_narrow_resnet_learns_and_resumes_on_a_cifar_slice(algorithm, tmp_path
     fed = ff.data.rotated_cifar(E=2, outliers=1, n=200, n_test=100, width=16)
     train = ff.Train(lr=0.05, batch=20, epochs=2)
 
-    def setup():
-        return Setup.of(algorithm, fed, 3, train=train)
+    def setup(**options):
+        return Setup.of(algorithm, fed, 3, train=train, **options)
 
-    whole = [done.scores.loss.mean().item() for done in run(setup(), tmp_path, checkpoint_every=2)]
-    assert setup().runner.name == "serial" and whole[-1] < 0.95 * whole[0]
+    whole = [done.scores.loss.mean().item() for done in run(setup(checkpoint_every=2), tmp_path)]
+    assert setup().engine.name == "serial" and whole[-1] < 0.95 * whole[0]
     *_, last = run(setup(), tmp_path, resume=True)
     assert last.t == 3 and last.scores.loss.mean().item() == whole[-1]
 

@@ -283,13 +283,13 @@ def test_a_head_on_frozen_embeddings_learns_and_resumes(algorithm, frozen, tmp_p
     assert frozen.training.x.shape == (1500, 384)
     train = ff.Train(lr=1.0, epochs=1, batch=32)
 
-    def setup():
-        return Setup.of(algorithm, frozen, 8, train=train, engine="serial")
+    def setup(**options):
+        return Setup.of(algorithm, frozen, 8, train=train, engine="serial", **options)
 
-    loss = losses(setup(), whole, checkpoint_every=2)
+    loss = losses(setup(checkpoint_every=2), whole)
     assert loss[-1] < loss[0] - 0.05 and loss[-1] < 0.6
-    list(itertools.islice(run(setup(), cut, checkpoint_every=2), 5))
-    assert losses(setup(), cut, resume=True, checkpoint_every=2) == loss[4:]
+    list(itertools.islice(run(setup(checkpoint_every=2), cut), 5))
+    assert losses(setup(checkpoint_every=2), cut, resume=True) == loss[4:]
     assert (whole / checkpoint.NAME).read_bytes() == (cut / checkpoint.NAME).read_bytes()
 
 
@@ -300,15 +300,15 @@ def test_any_encoder_in_a_folder_is_fine_tuned_and_resumes(algorithm, tiny, tmp_
     train = ff.Train(optimiser="adamw", lr=1e-3, epochs=1, batch=8)
     assert fed.recipe.train.optimiser == "adamw" and fed.recipe.rounds == 3
 
-    def setup():
-        return Setup.of(algorithm, fed, 3, train=train)
+    def setup(**options):
+        return Setup.of(algorithm, fed, 3, train=train, **options)
 
     assert setup().engine.name == "serial"
     first = setup().start()[0]["w"]
-    *_, last = run(setup(), whole, checkpoint_every=1)
+    *_, last = run(setup(checkpoint_every=1), whole)
     assert all((last.server["w"][k] != first[k]).any() for k in first)
-    list(itertools.islice(run(setup(), cut, checkpoint_every=1), 2))
-    assert losses(setup(), cut, resume=True, checkpoint_every=1) == [last.scores.loss.mean().item()]
+    list(itertools.islice(run(setup(checkpoint_every=1), cut), 2))
+    assert losses(setup(checkpoint_every=1), cut, resume=True) == [last.scores.loss.mean().item()]
     assert (whole / checkpoint.NAME).read_bytes() == (cut / checkpoint.NAME).read_bytes()
 
 

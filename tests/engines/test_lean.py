@@ -21,10 +21,11 @@ if not os.environ.get("CI"):
     pytest.importorskip("flwr")
 
 import flwr.app.message.message as flower_message
-from focusfl.flower.protocol.roll import Roll
 
 from focusfl.flower.protocol.exchange import Exchange
+from focusfl.flower.protocol.roster import Roster
 from focusfl.flower.protocol.wire import to_arrays
+from focusfl.run.settings import Settings
 
 RAGGED = np.array([1, 300, 5, 64, 33, 1, 2, 32, 100])
 
@@ -102,10 +103,10 @@ def test_messages_to_many_agents_share_the_servers_tensors(
     algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flower_message, "TaskIdentity", Somebody)
-    roll = Roll(None, algorithm, ff.Train(), 100, E, 10, 0, "ab" * 16)  # type: ignore[arg-type]
-    roll.nodes = {e: 100 + e for e in range(E)}
+    roster = Roster(None, algorithm, Settings(rounds=10, train=ff.Train()), 100, E, "ab" * 16)  # type: ignore[arg-type]
+    roster.nodes = {e: 100 + e for e in range(E)}
     server = algorithm.start(InitialWeights(lambda: nn.Linear(100, 100), 0), E)
-    asked = Exchange(roll, Task(nn.Linear(100, 100), 100)).ask("train", server, 0, np.arange(E))
+    asked = Exchange(roster, Task(nn.Linear(100, 100), 100)).messages("train", server, 0, np.arange(E))
     views = {e: message.content.array_records["view"] for e, message in asked.items()}
     assert list(views) == list(range(E))
     for e, view in views.items():

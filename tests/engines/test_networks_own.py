@@ -20,7 +20,7 @@ TRAIN = ff.Train(lr=0.3, steps=5)
 
 def trained(fed, model, engine="auto", algorithm=None, folder=None, **how):
     """The round after the last."""
-    setup = Setup.of(algorithm or ff.FedAvg(), fed, 4, model, TRAIN, engine=engine)
+    setup = Setup.of(algorithm or ff.FedAvg(), fed, 4, model, train=TRAIN, engine=engine)
     *_, last = run(setup, folder, **how)
     return last
 
@@ -80,13 +80,13 @@ def test_engines_agree_on_hooks_and_ties(model, ragged):
 @pytest.mark.filterwarnings("ignore:.*spectral_norm.*:FutureWarning")
 @pytest.mark.parametrize("model", [hooked, pre_hooked, backward_hooked, spectral])
 def test_auto_takes_such_networks_one_by_one(model, ragged):
-    assert not Task(model(), 3).plain
-    assert Setup.of(ff.FedAvg(), ragged, 1, model, TRAIN).engine.name == "serial"
+    assert not Task(model(), 3).stateless
+    assert Setup.of(ff.FedAvg(), ragged, 1, model, train=TRAIN).engine.name == "serial"
 
 
 def test_backward_hooks_are_refused_where_they_would_not_run(ragged):
     with pytest.raises(InputError, match="backward hooks: use engine = serial"):
-        Setup.of(ff.FedAvg(), ragged, 1, backward_hooked, TRAIN, engine="vectorised")
+        Setup.of(ff.FedAvg(), ragged, 1, backward_hooked, train=TRAIN, engine="vectorised")
 
 
 def test_the_usual_network_stays_plain():
@@ -148,7 +148,7 @@ def test_float32_networks_keep_their_fingerprints(ragged, monkeypatch):
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float64"])
 def test_trained_weights_of_another_type_are_refused(kind, ragged):
     network = small(b=nn.Linear(8, 3).to(getattr(torch, kind)))
-    said = rf"2\.weight is {kind}: .* float32. Call model.float\(\); for speed there is precision = bf16"
+    said = rf"2\.weight is {kind}.*float32"
     with pytest.raises(InputError, match=said):
         Setup.of(ff.FedAvg(), ragged, 1, network)
     Setup.of(ff.FedAvg(), ragged, 1, network.float())
@@ -204,7 +204,7 @@ class Growing(nn.Module):
 
 
 def by_torch(model, x, y, steps):
-    network = ff.task.InitialWeights(model, 0).network().train()
+    network = ff.models.task.InitialWeights(model, 0).network().train()
     sgd = torch.optim.SGD(network.parameters(), lr=TRAIN.lr)
     for _ in range(steps):
         sgd.zero_grad()
@@ -225,8 +225,8 @@ def test_statistics_are_those_of_plain_torch(model, ragged):
 @pytest.mark.parametrize("assign", [True, False])
 def test_a_buffer_that_is_not_kept_does_not_leak(assign, ragged, tmp_path):
     model = partial(Centred, assign, persistent=False)
-    setup = Setup.of(ff.FedAvg(), ragged, 4, model, TRAIN)
-    rounds = run(setup, tmp_path, checkpoint_every=2)
+    setup = Setup.of(ff.FedAvg(), ragged, 4, model, train=TRAIN, checkpoint_every=2)
+    rounds = run(setup, tmp_path)
     assert next(rounds).t == 1 and next(rounds).t == 2
     rounds.close()
     assert torch.equal(setup.task.network.mean, torch.zeros(6))
@@ -249,6 +249,6 @@ def test_evaluation_changes_no_statistics():
 
 
 def test_statistics_that_change_their_shape_are_refused(ragged):
-    with pytest.raises(InputError, match=r"seen has shape \[0\] .* persistent=False"):
+    with pytest.raises(InputError, match=r"seen.*persistent=False"):
         trained(ragged, partial(Growing, True))
     trained(ragged, partial(Growing, False))

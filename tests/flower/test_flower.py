@@ -15,6 +15,7 @@ from focusfl.core import Algorithm
 from focusfl.core.tree import Tree, flatten
 from focusfl.run import history
 from focusfl.run.loop import Round, run
+from focusfl.run.settings import Settings
 from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError, Interrupted
 
@@ -23,11 +24,10 @@ if not os.environ.get("CI"):
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from focusfl.flower.secure_sums.rounds import secure_round
 from helpers.flower_people import SIZES, TRAIN, model, people
 
-from focusfl.flower import Run, Strategy, serve
-from focusfl.flower.apps.server import exchange
+from focusfl.flower import Deployment, serve
+from focusfl.flower.deployment import DeploymentEngine
 from focusfl.flower.protocol.exchange import TooFew
 from focusfl.flower.protocol.node import Job, client, number
 from focusfl.flower.simulation import Simulation
@@ -79,25 +79,24 @@ def test_stopped_and_resumed_it_is_the_same_run(tmp_path: Path) -> None:
     close(whole.states, resumed.states)
 
 
-def test_flowers_own_loop_with_our_strategy() -> None:
+def test_serve_in_a_server_app_of_ones_own() -> None:
+    """The loop of every run, over the grid of a real simulation; twice, as another app would use it again."""
     fed = people(SIZES)
 
     def job(context: Context) -> Job:
         e = number(context)
-        return Job(ff.Focus(M=2, warmup=1), model, TRAIN, fed.train(e), fed.test(e), 3)
+        return Job(ff.Focus(M=2, warmup=1), model, Settings(train=TRAIN), fed.train(e), fed.test(e), 3)
 
     simulation = Simulation(client(job), 4)
     try:
         logging.getLogger("flwr").setLevel(logging.ERROR)
-        strategy = Strategy(Run(ff.Focus(M=2, warmup=1), model, 4, 3, 3, TRAIN))
-        outcome = strategy.start(simulation.grid, strategy.initial_arrays(), num_rounds=3)
+        deployment = Deployment.of(ff.Focus(M=2, warmup=1), model, 4, 3, rounds=3, train=TRAIN, bayes="none")
+        rows = [serve(simulation.grid, deployment, lambda _: None) for _ in range(2)]
     finally:
         simulation.close()
     whole = last(Setup.of(ff.Focus(M=2, warmup=1), fed, 3, train=TRAIN, engine="serial"))
-    close(whole.server, strategy.server)
-    assert whole.scores is not None
-    losses = outcome.evaluate_metrics_clientapp[3]["losses"]
-    torch.testing.assert_close(torch.tensor(losses), whole.scores.loss, rtol=0, atol=1e-5)
+    assert whole.scores is not None and rows[0]["loss"] == rows[1]["loss"]
+    torch.testing.assert_close(torch.tensor(rows[0]["loss"]), whole.scores.loss, rtol=0, atol=1e-5)
 
 
 def test_a_secure_run_is_the_plain_one_but_for_fixed_point() -> None:
@@ -106,7 +105,7 @@ def test_a_secure_run_is_the_plain_one_but_for_fixed_point() -> None:
 
     def job(context: Context) -> Job:
         e = number(context)
-        return Job(algorithm, model, TRAIN, fed.train(e), fed.test(e), 3, secure=True)
+        return Job(algorithm, model, Settings(train=TRAIN, secure=True), fed.train(e), fed.test(e), 3)
 
     good, app = client(job), ClientApp()
     seen: list[str] = []
@@ -121,20 +120,20 @@ def test_a_secure_run_is_the_plain_one_but_for_fixed_point() -> None:
 
     simulation = Simulation(app, 4)
     try:
-        task = Run(algorithm, model, 4, 2, 3, TRAIN, secure=True, best="none", timeout=60)
-        talk = exchange(simulation.grid, task, seen.append)
+        task = Deployment.of(algorithm, model, 4, 3, rounds=2, train=TRAIN, secure=True, bayes="none", timeout=60)
+        engine = DeploymentEngine(task, simulation.grid, task.key("nonce"), seen.append)
         server = algorithm.start(task.networks, 4)
-        talk.roll.gather(0, algorithm.enroll(server), begin=True)
         for t in range(2):
-            answers = secure_round(talk, server, t, np.arange(4))
-            server = task.aggregated(server, answers, t)
-        with pytest.raises(TooFew):  # asked in the open, such nodes do not answer
-            talk.round(server, 2, np.arange(4))
-        _, labels, _ = talk.evaluate(server, 2)
+            replies = engine.round(algorithm, server, {}, t, np.arange(4))
+            server = algorithm.aggregate(server, replies.add, replies.each, torch.from_numpy(replies.cohort))
+        with pytest.raises(TooFew):  # without masks such nodes do not reply
+            engine.exchange.round(server, 2, np.arange(4))
+        engine.evaluate(algorithm, server, {})
+        labels = engine.labels(algorithm, server, {})
     finally:
         simulation.close()
     assert labels is None
-    assert answers.cohort.tolist() == [0, 1, 2] and "out of memory" in answers.dropped[3]
+    assert replies.cohort.tolist() == [0, 1, 2] and "out of memory" in replies.dropped[3]
     plain = Setup.of(algorithm, fed, 2, train=TRAIN, engine="serial")
     wanted, states = plain.start()
     for t, cohort in enumerate(([0, 1, 2, 3], [0, 1, 2])):
@@ -143,9 +142,9 @@ def test_a_secure_run_is_the_plain_one_but_for_fixed_point() -> None:
     close(wanted, server)
 
 
-def test_a_method_that_shows_each_agent_cannot_be_secure() -> None:
-    task = Run(ff.AFL(), model, 4, 2, 3, TRAIN, secure=True)
-    with pytest.raises(InputError, match="AFL tells the server more of each agent"):
+def test_a_method_that_reveals_individuals_cannot_be_secure() -> None:
+    task = Deployment.of(ff.AFL(), model, 4, 3, rounds=2, train=TRAIN, secure=True)
+    with pytest.raises(InputError, match="AFL shows the server"):
         serve(None, task)  # type: ignore[arg-type]
 
 

@@ -20,14 +20,14 @@ if not os.environ.get("CI"):
     pytest.importorskip("flwr")
 
 from focusfl.flower import serve
-from focusfl.flower.apps.configured import Settings, parse_model
+from focusfl.flower.apps.configured import RunConfig, parse_model
 from focusfl.flower.simulation import Simulation
 
 OWN: dict[str, Any] = {"agents": 3, "model": "mlp:4,3,2", "classes": 2, "rounds": 2, "focus.M": 2}
 
 
 def test_settings_are_those_of_the_data_where_they_say_nothing() -> None:
-    made = Settings({"data.name": "rotated-digits", "algorithm": "qffl:q=0.5", "train.lr": 0.2}).run()
+    made = RunConfig({"data.name": "rotated-digits", "algorithm": "qffl:q=0.5", "train.lr": 0.2}).deployment()
     recipe = ff.data.rotated_digits(seed=0).recipe
     assert made.algorithm == ff.QFFL(q=0.5)
     assert made.rounds == recipe.rounds and made.train.steps == recipe.train.steps and made.train.lr == 0.2
@@ -35,14 +35,14 @@ def test_settings_are_those_of_the_data_where_they_say_nothing() -> None:
 
 
 def test_nodes_with_data_of_their_own_need_a_network_and_a_number_of_agents() -> None:
-    made = Settings(OWN).run()
+    made = RunConfig(OWN).deployment()
     assert made.agents == 3 and made.algorithm == ff.Focus(M=2)
     assert [tuple(p.shape) for p in made.networks.network().parameters()] == [(3, 4), (3,), (2, 3), (2,)]
-    assert Settings({**OWN, "classes": 0, "labels": "ill,well"}).run().classes == 2
+    assert RunConfig({**OWN, "classes": 0, "labels": "ill,well"}).deployment().classes == 2
     with pytest.raises(InputError, match="name the network"):
-        Settings({k: v for k, v in OWN.items() if k != "model"}).run()
+        RunConfig({k: v for k, v in OWN.items() if k != "model"}).deployment()
     with pytest.raises(InputError, match="agents = 0: expected two or more"):
-        Settings({k: v for k, v in OWN.items() if k != "agents"}).run()
+        RunConfig({k: v for k, v in OWN.items() if k != "agents"}).deployment()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_nodes_with_data_of_their_own_need_a_network_and_a_number_of_agents() ->
 )
 def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Settings({**OWN, **change}).run()
+        RunConfig({**OWN, **change}).deployment()
 
 
 def test_what_is_set_on_the_command_line_is_what_the_app_gets(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from focusfl.core.tree import Tree, flatten
 from focusfl.report.page import page
 from focusfl.run import history
 from focusfl.run.folder import from_folder
+from focusfl.run.settings import Settings
 from focusfl.run.setup import Setup
 
 if not os.environ.get("CI"):
@@ -26,7 +27,7 @@ from flwr.app import Array, Context, Message
 from flwr.clientapp import ClientApp
 from helpers.flower_people import TRAIN, model, people
 
-from focusfl.flower import Run, serve
+from focusfl.flower import Deployment, serve
 from focusfl.flower.protocol.exchange import TooFew
 from focusfl.flower.protocol.node import Job, client, number
 from focusfl.flower.simulation import Simulation
@@ -37,7 +38,7 @@ def clumsy(fed: ff.Federation, algorithm: Algorithm) -> ClientApp:
 
     def job(context: Context) -> Job:
         e = number(context)
-        return Job(algorithm, model, TRAIN, Data(*fed.train(e)), Data(*fed.test(e)), 3)
+        return Job(algorithm, model, Settings(train=TRAIN), Data(*fed.train(e)), Data(*fed.test(e)), 3)
 
     good, app = client(job), ClientApp()
 
@@ -95,7 +96,9 @@ def test_what_does_not_fit_is_left_out_and_named(
 ) -> None:
     simulation, fed = clumsy_nodes
     said: list[str] = []
-    task = Run(ff.FedAvg(), model, 6, 1, 3, TRAIN, timeout=15, minimum=2, wait=0, out=tmp_path, best="none")
+    task = Deployment.of(
+        ff.FedAvg(), model, 6, 3, rounds=1, train=TRAIN, timeout=15, minimum=2, wait=0, out=tmp_path, bayes="none"
+    )
     row = serve(simulation.grid, task, said.append)
     (only,) = history.read(tmp_path / "runs" / "fedavg-seed0")
     why = only["dropped"]
@@ -103,7 +106,7 @@ def test_what_does_not_fit_is_left_out_and_named(
     assert "the disk is full" in why["2"]
     assert "NaN" in why["3"]
     assert "expected [1, 5, 6] float32, got [1, 2] 'float32'" in why["4"]
-    assert why["5"] == "no answer within 15 s"
+    assert why["5"] == "no reply within 15 s"
     for e in (2, 3, 4, 5):
         assert any(f"left out: agent {e}:" in line for line in said)
     from safetensors.torch import load_file
@@ -120,18 +123,18 @@ def test_what_does_not_fit_is_left_out_and_named(
 
 def test_too_few_answers_end_the_run_with_advice(clumsy_nodes: tuple[Simulation, ff.Federation]) -> None:
     simulation, _ = clumsy_nodes
-    task = Run(ff.FedAvg(), model, 6, 1, 3, TRAIN, timeout=3, minimum=3, wait=0, seed=1)
-    with pytest.raises(TooFew, match=r"[0-2] of 6 agents answered, 3 must.*resume"):
+    task = Deployment.of(ff.FedAvg(), model, 6, 3, rounds=1, train=TRAIN, timeout=3, minimum=3, wait=0, seed=1)
+    with pytest.raises(TooFew, match=r"[0-2] of 6 agents.*resume"):
         serve(simulation.grid, task, lambda _: None)
 
 
 def test_a_node_of_another_run_is_turned_away(clumsy_nodes: tuple[Simulation, ff.Federation]) -> None:
     simulation, _ = clumsy_nodes
     said: list[str] = []
-    task = Run(ff.FedAvg(), model, 6, 1, 3, ff.Train(lr=0.1), timeout=20, wait=0)
+    task = Deployment.of(ff.FedAvg(), model, 6, 3, rounds=1, train=ff.Train(lr=0.1), timeout=20, wait=0)
     with pytest.raises(TooFew):
         serve(simulation.grid, task, said.append)
-    assert any("is not taken in: it would run" in line and "FedAvg(" in line for line in said)
+    assert any("is refused" in line and "FedAvg(" in line for line in said)
 
 
 def test_one_simulation_at_a_time(clumsy_nodes: tuple[Simulation, ff.Federation]) -> None:

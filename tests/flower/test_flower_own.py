@@ -22,12 +22,12 @@ if not os.environ.get("CI"):
 
 import flwr.app.message.message as flower_message
 from flwr.app import Context, Error, Message, RecordDict
-from focusfl.flower.protocol.roll import FIRST
 
 from focusfl.flower import client_app, serve
 from focusfl.flower.apps.client import checked_pair
-from focusfl.flower.apps.configured import Settings, app
+from focusfl.flower.apps.configured import RunConfig, app
 from focusfl.flower.protocol.exchange import TooFew
+from focusfl.flower.protocol.roster import FIRST_REPLY
 
 CONFIG: dict[str, Any] = {"algorithm": "fedavg", "rounds": 1, "model": "mlp:2,2", "classes": 2, "wait": 0.0}
 ROWS = [(0.1, 3.0, 1), (0.2, 2.0, 0), (0.3, 1.0, 1), (0.4, 5.0, 0), (0.5, 4.0, 1)]  # age, pressure, label
@@ -71,7 +71,7 @@ class Machines:
 
     def serve(self) -> list[int]:
         """Who is in the result."""
-        row = serve(self, Settings(self.config).run(), self.said.append)  # type: ignore[arg-type]
+        row = serve(self, RunConfig(self.config).deployment(), self.said.append)  # type: ignore[arg-type]
         return list(row["agents"])
 
 
@@ -176,6 +176,6 @@ def test_a_network_with_too_few_outputs_is_told_without_a_label(tmp_path: Path) 
 def test_a_node_has_the_runs_time_to_load_its_data(tmp_path: Path, wait: float) -> None:
     hall = Machines({"timeout": 7.0, "wait": wait, "rounds": 3}, *(table(tmp_path / f"{e}.csv") for e in range(2)))
     assert hall.serve() == [0, 1]
-    assert hall.timeouts["query.enroll"] == max(FIRST, wait)
+    assert hall.timeouts["query.enroll"] == max(FIRST_REPLY, wait)
     assert hall.timeouts["query.best"] == 3 * 7.0
     assert any("waiting up to 21 s" in line for line in hall.said)

@@ -39,7 +39,7 @@ def test_one_step_of_two_agents_by_hand(engine):
     Multiplied by -2 the second is -0.8; the mean is -0.2."""
     fed = ff.Federation.from_agents([([[1.0]], [2.0]), ([[2.0]], [1.0])], test=[([[1.0]], [0.5])] * 2)
     algorithm, train = Attacked(ff.FedAvg(), (1.0, -2.0)), ff.Train(lr=0.1, steps=1)
-    *_, done = run(Setup.of(algorithm, fed, 1, at_zero, train, engine=engine))
+    *_, done = run(Setup.of(algorithm, fed, 1, at_zero, train=train, engine=engine))
     assert float(done.server["w"]["1.weight"]) == pytest.approx((0.4 - 0.8) / 2)
 
 

@@ -24,8 +24,8 @@ def test_linear_surrogate_is_least_squares_on_the_pooled_data(kind):
     fed = ff.data.synthetic(seed=1, E=4, outliers=2, n=50)
     learned = torch.tensor([5, 5, 5, 2])  # any names
     groups = {"true": [[0, 1], [2, 3]], "agent": [[0], [1], [2], [3]], "learned": [[0, 1, 2], [3]]}[kind]
-    setup = Setup.of(ff.FedAvg(), fed, 60)
-    best = Surrogates().best(setup, kind, learned)
+    setup = Setup.of(ff.FedAvg(), fed, 60, bayes=kind)
+    best = Surrogates().best(setup, learned)
     assert best.kind == kind
     for group in groups:
         x = torch.cat([fed.train(e).x for e in group]).double().numpy()

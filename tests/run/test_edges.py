@@ -6,7 +6,6 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from focusfl.run.answers import answers
 from helpers.federations import make_ragged
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +20,7 @@ from focusfl.engines.kernels.mlp import Mlp
 from focusfl.engines.one_agent import LocalAgent
 from focusfl.fairness import ties
 from focusfl.models.task import Task
+from focusfl.run.identity import behaviour
 from focusfl.run.loop import run
 from focusfl.run.setup import Setup
 from focusfl.util.errors import Diverged, InputError
@@ -30,7 +30,7 @@ every_engine = pytest.mark.parametrize("engine", list(ENGINES))
 
 def trained(algorithm, fed, model, engine="auto", rounds=2, train=None):
     """The server after the last round."""
-    *_, last = run(Setup.of(algorithm, fed, rounds, model, train or ff.Train(lr=0.1, steps=2), engine=engine))
+    *_, last = run(Setup.of(algorithm, fed, rounds, model, train=train or ff.Train(lr=0.1, steps=2), engine=engine))
     return last.server
 
 
@@ -69,7 +69,7 @@ def test_the_kernel_leaves_layers_used_twice_to_autograd(model):
 
 @every_engine
 def test_a_layer_that_is_not_used_stays_as_it_was(engine, ragged):
-    setup = Setup.of(ff.FedAvg(), ragged, 1, Wide, ff.Train(lr=0.1, steps=2), engine=engine)
+    setup = Setup.of(ff.FedAvg(), ragged, 1, Wide, train=ff.Train(lr=0.1, steps=2), engine=engine)
     before = setup.start()[0]["w"]
     *_, last = run(setup)
     after = last.server["w"]
@@ -173,12 +173,12 @@ def test_a_hook_counts(ragged):
     ids=["mlp", "resnet", "layers of torch", "LSTM"],
 )
 def test_kept_results_of_the_usual_networks_keep_their_names(network):
-    assert answers(network, torch.ones(4, 6)) == []
+    assert behaviour(network, torch.ones(4, 6)) == []
 
 
 def test_the_noise_of_a_machine_does_not_count():
     network, x = Own(torch.tanh), torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
-    assert answers(network, x) == answers(network, x.double() * (1 + 1e-13))
+    assert behaviour(network, x) == behaviour(network, x.double() * (1 + 1e-13))
 
 
 def test_batch_norm_without_momentum_is_refused(ragged):
@@ -194,7 +194,7 @@ def test_a_run_that_diverges_before_it_is_evaluated_says_so(engine):
     x = torch.randn(3, 6, 3, generator=rng)
     fed = ff.Federation.from_agents([(x[e], x[e, :, 0] * (1.0 if e % 2 else -1.0)) for e in range(3)])
     algorithm, train = ff.Focus(M=2, init="tied"), ff.Train(lr=1e8, steps=3)
-    setup = Setup.of(algorithm, fed, 2, lambda: nn.Linear(3, 1), train, engine=engine)
+    setup = Setup.of(algorithm, fed, 2, lambda: nn.Linear(3, 1), train=train, engine=engine)
     with pytest.raises(Diverged, match="smaller learning rate"):
         list(run(setup, eval_every=2))
 
@@ -219,7 +219,7 @@ def test_batch_norm_takes_a_last_batch_of_one_with_the_one_before():
     fed = make_ragged(sizes=(10, 7, 9, 12, 4))  # by threes: the last batches of agents 0, 1 and 4 have one example
     train = ff.Train(lr=0.1, epochs=2, batch=3)
     trained(ff.FedAvg(), fed, normed, train=train)
-    setup = Setup.of(ff.FedAvg(), fed, 1, normed, train)
+    setup = Setup.of(ff.FedAvg(), fed, 1, normed, train=train)
     agent = LocalAgent(setup.task, fed.train(0), train, 0.1, 0, 0, 0)
     rows = [rows.tolist() for _, rows in agent._batches()]
     assert [len(step) for step in rows] == [3, 3, 4, 3, 3, 4]
@@ -248,7 +248,7 @@ def test_other_networks_keep_their_batches(model):
 def test_batch_norm_of_single_examples_is_refused(sizes, batch, said):
     fed, train = make_ragged(sizes=sizes), ff.Train(batch=batch)
     with pytest.raises(InputError, match=said):
-        Setup.of(ff.FedAvg(), fed, 1, normed, train)
+        Setup.of(ff.FedAvg(), fed, 1, normed, train=train)
     Setup.of(ff.FedAvg(), fed, 1, train=train)
 
 

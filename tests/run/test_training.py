@@ -27,13 +27,13 @@ def rounds_without_seconds(folder):
 @pytest.mark.parametrize("algorithm", [ff.Focus(M=2), ff.FedAvg(), ff.Local()], ids=lambda a: a.name)
 def test_cut_anywhere_and_resumed_is_the_same_to_the_bit(algorithm, ragged, tmp_path):
     whole, cut = (files.make_folder(tmp_path / name) for name in ("whole", "cut"))
-    for _ in run(setup(ragged, algorithm), whole, checkpoint_every=3):
+    for _ in run(setup(ragged, algorithm, checkpoint_every=3), whole):
         pass
-    for _ in itertools.islice(run(setup(ragged, algorithm), cut, checkpoint_every=3), 7):  # last checkpoint at 6
+    for _ in itertools.islice(run(setup(ragged, algorithm, checkpoint_every=3), cut), 7):  # last checkpoint at 6
         pass
     with (cut / history.NAME).open("a") as handle:
         handle.write('{"round": 8, "avg_lo')  # killed while writing
-    resumed = list(run(setup(ragged, algorithm), cut, resume=True, checkpoint_every=3))
+    resumed = list(run(setup(ragged, algorithm, checkpoint_every=3), cut, resume=True))
     assert [done.t for done in resumed] == [7, 8, 9, 10, 11, 12]
     assert (whole / checkpoint.NAME).read_bytes() == (cut / checkpoint.NAME).read_bytes()
     assert rounds_without_seconds(whole) == rounds_without_seconds(cut)
@@ -62,7 +62,7 @@ def test_history_says_what_happened(ragged, tmp_path):
 def test_stopping_leaves_a_checkpoint_of_that_round(ragged, tmp_path):
     asked = iter([False, False, True])
     with pytest.raises(Interrupted, match="round 3 of 12"):
-        list(run(setup(ragged), tmp_path, checkpoint_every=100, stop=lambda: next(asked)))
+        list(run(setup(ragged, checkpoint_every=100), tmp_path, stop=lambda: next(asked)))
     assert next(iter(run(setup(ragged), tmp_path, resume=True))).t == 4
 
 

@@ -40,6 +40,7 @@ class Setup:
         fed: Federation,
         rounds: int | None = None,
         model: Model | None = None,
+        *,
         settings: Settings | None = None,
         **options: Any,
     ) -> Setup:
