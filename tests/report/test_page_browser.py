@@ -8,7 +8,7 @@ from statistics import mean, pstdev
 import pytest
 from helpers.page import METHODS, Read, evil, folder, numbers, of, section
 
-from focusfl.report.page import page
+from focusfl.report.html.page import page
 from focusfl.report.section import Section
 from focusfl.run.folder import from_folder
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from focusfl.cli import app as cli
-from focusfl.research.paper import keeping, running
-from focusfl.research.paper import results as kept
+from focusfl.research.paper import stored_results, workers
 from focusfl.research.paper.cells import Cell
 from focusfl.research.paper.claims import judge
-from focusfl.research.paper.off import off
+from focusfl.research.paper.differences import differences
 from focusfl.research.paper.readme import markdown
-from focusfl.research.paper.reproduction import Saying, catalogue, load
+from focusfl.research.paper.reproduction import Claim, catalogue, load
+from focusfl.research.paper.sections import section
 from focusfl.util import files
 
 TABLE = """
@@ -95,35 +95,37 @@ def test_a_lock_is_waited_for_as_long_as_asked(tmp_path):
 
 
 def test_rows_of_settings_that_changed_are_set_aside_and_come_back(here):
-    assert running.reproduce([load("table1-a", "small")], here / "cells", here / "results") == []
+    assert workers.reproduce([load("table1-a", "small")], here / "cells", here / "results") == []
     first = rows(here)
     write(here, TABLE.replace("n = 20", "n = 25"))
-    assert running.reproduce([load("table1-a", "small")], here / "other", here / "results") == []
+    assert workers.reproduce([load("table1-a", "small")], here / "other", here / "results") == []
     assert [row["key"] for row in rows(here)] != [row["key"] for row in first]
     old = json.loads((here / "results/table1-a.small.old.json").read_text())["rows"]
     assert old == first
     write(here, TABLE)
     todo = load("table1-a", "small")
-    assert all(cell.key in keeping.kept(here / "results") for _, cell in keeping.cells_of(todo))
-    assert running.reproduce([todo], here / "none", here / "results") == []
+    assert all(
+        cell.key in stored_results.stored_rows(here / "results") for _, cell in stored_results.cells_of(todo)
+    )
+    assert workers.reproduce([todo], here / "none", here / "results") == []
     assert rows(here) == first
 
 
 def test_rows_that_another_process_added_meanwhile_stay(here):
     one = load("table1-a", "small")
-    (_, focus), (_, fedavg) = keeping.cells_of(one)
+    (_, focus), (_, fedavg) = stored_results.cells_of(one)
     focus.run(here / "mine", lambda: False)
     fedavg.run(here / "theirs", lambda: False)
     files.make_folder(here / "results")
-    keeping.write([one], here / "theirs", here / "results")
-    keeping.write([one], here / "mine", here / "results")
+    stored_results.write_results([one], here / "theirs", here / "results")
+    stored_results.write_results([one], here / "mine", here / "results")
     assert [row["method"] for row in rows(here)] == ["focus", "fedavg"]
 
 
 def test_other_files_in_the_folder_are_no_matter(here):
     files.make_folder(here / "results")
     (here / "results/results.json").write_text("[]")
-    assert running.reproduce([load("table1-a", "small")], here / "cells", here / "results") == []
+    assert workers.reproduce([load("table1-a", "small")], here / "cells", here / "results") == []
     write(here, TABLE, name="mine-b")  # no name of the paper: after those
     assert list(catalogue()) == ["table1-a", "mine-b"]
 
@@ -135,8 +137,8 @@ def test_a_cell_that_another_process_computed_in_the_end_has_not_failed(here, mo
         files.write_json(folder / "result.json", {"key": cell.key})
 
     one = load("table1-a", "small")
-    monkeypatch.setattr(running, "_compute", lambda todo, cells, *_: [run(cell, cells, None) for cell in todo])
-    assert running.reproduce([one], here / "cells", here / "results") == []
+    monkeypatch.setattr(workers, "_compute", lambda todo, cells, *_: [run(cell, cells, None) for cell in todo])
+    assert workers.reproduce([one], here / "cells", here / "results") == []
 
 
 def test_numbers_of_another_precision_are_another_cell(here):
@@ -178,12 +180,12 @@ def test_a_second_ctrl_c_stops_at_once(endless):
 FULL = """
 import time
 from pathlib import Path
-import focusfl.research.paper.keeping as keeping
+import focusfl.research.paper.stored_results as stored_results
 def full(*_):
     while not list(Path("cells").glob("*/checkpoint.safetensors")):
         time.sleep(0.05)
     raise OSError(28, "No space left on device")
-keeping.write = full
+stored_results.write_results = full
 """
 
 
@@ -210,7 +212,7 @@ def test_reasons_of_a_shared_file_are_for_its_own_data(here):
     own += '[[part]]\nname = "own"\ndata.R = 3.0\nwhy.fedavg = "its own"\nexpect.fedavg = { faa = 0.1 }\n'
     write(here, own, "table2-b")
     row = {"method": "fedavg", "seed": 0, "avg_acc": None, "avg_loss": 1.0, "agnostic_loss": 1.0, "faa": 0.5}
-    found = off(load("table2-b", "paper"), [row | {"part": name} for name in ("same", "other", "own")])
+    found = differences(load("table2-b", "paper"), [row | {"part": name} for name in ("same", "other", "own")])
     assert [each.why for each in found] == ["shared", "Not explained", "its own"]
 
 
@@ -221,8 +223,8 @@ def test_times_stand_beside_the_papers(here):
         "runtime",
     )
     table = [{"method": "focus", "seconds": 2.0, "ratio": 3.0}, {"method": "afl", "seconds": 1.0, "ratio": 1.5}]
-    section = kept.section(load("runtime", "small"), {"table": table})
-    assert section.table == [table[0] | {"ratio, paper": 1.06}, table[1] | {"ratio, paper": None}]
+    made = section(load("runtime", "small"), {"table": table})
+    assert made.table == [table[0] | {"ratio, paper": 1.06}, table[1] | {"ratio, paper": None}]
     files.make_folder(here / "results")
     files.write_json(here / "results/runtime.small.json", {"table": table})
     assert "| focus | 2 | 3 | 1.06 |" in markdown(here / "results")
@@ -230,28 +232,28 @@ def test_times_stand_beside_the_papers(here):
 
 
 def test_the_commits_are_those_that_computed_the_rows(here):
-    assert running.reproduce([load("table1-a", "small")], here / "cells", here / "results") == []
+    assert workers.reproduce([load("table1-a", "small")], here / "cells", here / "results") == []
     path = here / "results/table1-a.small.json"
     page = json.loads(path.read_text())
     for row, commit in zip(page["rows"], ("abc", None), strict=True):
         row["made"]["commit"] = commit
-    section = kept.section(load("table1-a", "small"), page)
-    assert section.made["commit"] == "abc, one not recorded"
+    made = section(load("table1-a", "small"), page)
+    assert made.made["commit"] == "abc, one not recorded"
 
 
 def test_a_claim_about_rounds_counts_a_goal_never_reached_as_all_rounds():
     """FOCUS (3 + 10) / 2, FedAvg (4 + 20) / 2 of 20 rounds."""
     both = [("focus", {"0.7": 3, "0.9": 10}), ("fedavg", {"0.7": 4, "0.9": None})]
     table = [{"part": "", "method": m, "seed": 0, "rounds": 20, "rounds_to": to} for m, to in both]
-    claim = judge(Saying(says="", metric="rounds", better="focus"), table)
+    claim = judge(Claim(says="", metric="rounds", better="focus"), table)
     assert claim.verdict == "holds" and "FOCUS 6.5" in claim.numbers and "(FedAvg) 12.0" in claim.numbers
 
 
 def test_what_a_claim_waits_for_is_named():
     table = [{"part": "", "method": "fedavg", "seed": 0, "faa": 0.1}]
-    claim = judge(Saying(says="", metric="faa", better="focus", than=["fedavg"]), table)
+    claim = judge(Claim(says="", metric="faa", better="focus", than=["fedavg"]), table)
     assert (claim.verdict, claim.numbers) == ("not measured", "missing: FOCUS")
-    assert judge(Saying(says="", metric="faa", better="focus"), []).numbers == "missing: all"
+    assert judge(Claim(says="", metric="faa", better="focus"), []).numbers == "missing: all"
 
 
 # --- bfloat16 where float32 takes too long; clusters that a cell of another method has found
@@ -268,11 +270,11 @@ def unit(monkeypatch):
 def computed(here, precision, scale="small"):
     """In this process, as the workers do."""
     one, cells = load("table1-a", scale), here / "cells"
-    known = keeping.kept(here / "results") if (here / "results").exists() else {}
-    for _, cell in keeping.cells_of(one):
-        if keeping.status(cell, known, cells, precision) != "done":
-            (cell if precision == "float32" else cell.fast).run(cells, lambda: False)
-    keeping.write([one], cells, files.make_folder(here / "results"))
+    known = stored_results.stored_rows(here / "results") if (here / "results").exists() else {}
+    for _, cell in stored_results.cells_of(one):
+        if stored_results.cell_status(cell, known, cells, precision) != "done":
+            (cell if precision == "float32" else cell.in_bf16).run(cells, lambda: False)
+    stored_results.write_results([one], cells, files.make_folder(here / "results"))
 
 
 def test_what_is_computed_in_bfloat16_says_so_and_gives_way_to_float32(here, unit):
@@ -282,7 +284,8 @@ def test_what_is_computed_in_bfloat16_says_so_and_gives_way_to_float32(here, uni
     page = markdown(here / "results")
     assert "bfloat16, weights and sums stay float32 (FOCUS, FedAvg)" in page and "Missing" not in page
     states = {
-        p: keeping.overview([load("table1-a", "small")], here / "cells", here / "results", p) for p in PRECISIONS
+        p: stored_results.overview([load("table1-a", "small")], here / "cells", here / "results", p)
+        for p in PRECISIONS
     }
     assert [list(states[p].columns[2].cells) for p in PRECISIONS] == [["0"], ["2"]]
     computed(here, "float32")
@@ -307,7 +310,8 @@ def test_what_there_is_in_float32_is_not_computed_in_bfloat16(here, unit):
     computed(here, "bf16")
     assert (here / "results/table1-a.small.json").read_text() == before
     assert not any(
-        (cell.fast.folder(here / "cells")).exists() for _, cell in keeping.cells_of(load("table1-a", "small"))
+        (cell.in_bf16.folder(here / "cells")).exists()
+        for _, cell in stored_results.cells_of(load("table1-a", "small"))
     )
 
 
@@ -327,11 +331,15 @@ init = "tied"
 def test_hard_clusters_are_those_of_the_cell_of_focus(here):
     """FedAvg-HardCluster runs FOCUS itself only where no cell has done so, and comes to the same."""
     write(here, HARD)
-    (_, focus), (_, hard) = keeping.cells_of(load("table1-a", "small"))
-    assert hard.first.key == focus.key and hard.fast.first.key == focus.key and focus.first is None
+    (_, focus), (_, hard) = stored_results.cells_of(load("table1-a", "small"))
+    assert (
+        hard.prerequisite.key == focus.key
+        and hard.in_bf16.prerequisite.key == focus.key
+        and focus.prerequisite is None
+    )
     hard.run(here / "own", lambda: False)
     assert (hard.folder(here / "own") / "first").exists()
-    running.reproduce([load("table1-a", "small")], here / "cells", here / "results", progress=False)
+    workers.reproduce([load("table1-a", "small")], here / "cells", here / "results", progress=False)
     assert not (hard.folder(here / "cells") / "first").exists()
     kept_row, own = rows(here)[1], hard.result(here / "own")
     assert kept_row["clusters"] == own["clusters"] == rows(here)[0]["clusters"]
@@ -341,7 +349,7 @@ def test_hard_clusters_are_those_of_the_cell_of_focus(here):
 def test_a_cell_waits_for_the_one_that_it_builds_on(here):
     """While FOCUS is being computed elsewhere, its hard clusters are not, but what comes after them is."""
     write(here, HARD.replace('"hardcluster"', '"hardcluster", "fedavg", "local"'))
-    focus, hard, fedavg, local = (cell for _, cell in keeping.cells_of(load("table1-a", "small")))
+    focus, hard, fedavg, local = (cell for _, cell in stored_results.cells_of(load("table1-a", "small")))
     cells, queue = here / "cells", queues.Queue()
     focus.run(here / "elsewhere", lambda: False)
     folder = files.make_folder(focus.folder(cells))
@@ -363,7 +371,9 @@ def test_while_another_process_trains_its_best_losses_a_cell_waits_and_the_next_
     """Both have been trained; the best losses of the first are being found elsewhere."""
     write(here, TABLE.replace("rounds = 3", 'rounds = 3\nbayes = "true"'))
     write(here, TABLE, "table2-b")  # best losses are known there
-    (_, focus), (_, other) = (next(keeping.cells_of(load(name, "small"))) for name in ("table1-a", "table2-b"))
+    (_, focus), (_, other) = (
+        next(stored_results.cells_of(load(name, "small"))) for name in ("table1-a", "table2-b")
+    )
     focus.run(here / "elsewhere", lambda: False)
     (lock,) = (here / "elsewhere/surrogates").glob("*.lock")
     cells, queue = here / "cells", queues.Queue()
@@ -374,7 +384,7 @@ def test_while_another_process_trains_its_best_losses_a_cell_waits_and_the_next_
         queue.put(other)
         worker = at_work(queue, cells, here / "results")
         until(lambda: other.done(cells))
-        assert worker.is_alive() and focus.rounds_done(cells) == 3 and focus.status(cells) == "begun"
+        assert worker.is_alive() and focus.rounds_done(cells) == 3 and focus.status(cells) == "started"
     worker.join(60)
     assert not worker.is_alive()
     mine, theirs = focus.result(cells), focus.result(here / "elsewhere")
@@ -382,7 +392,7 @@ def test_while_another_process_trains_its_best_losses_a_cell_waits_and_the_next_
 
 
 def at_work(queue, cells, results):
-    worker = threading.Thread(target=running.cell_after_cell, args=(queue, cells, results, lambda: False))
+    worker = threading.Thread(target=workers.run_cells, args=(queue, cells, results, lambda: False))
     worker.start()
     return worker
 
@@ -399,7 +409,7 @@ def test_the_first_seed_of_everything_comes_first(here, monkeypatch):
     write(here, seeds)
     write(here, seeds.replace("n = 20", "n = 30"), "table2-b")
     order = []
-    monkeypatch.setattr(running, "_compute", lambda todo, *_: order.extend(cell.seed for cell in todo))
+    monkeypatch.setattr(workers, "_compute", lambda todo, *_: order.extend(cell.seed for cell in todo))
     both = [load("table1-a", "small"), load("table2-b", "small")]
-    running.reproduce(both, here / "cells", here / "results", progress=False)
+    workers.reproduce(both, here / "cells", here / "results", progress=False)
     assert order == [1, 1, 1, 1, 0, 0, 0, 0]

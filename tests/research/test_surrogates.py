@@ -8,8 +8,8 @@ import torch
 
 import focusfl as ff
 from focusfl.research.paper.reproduction import load
-from focusfl.research.paper.running import reproduce
-from focusfl.research.paper.surrogates import Others, compared, drawn_anew
+from focusfl.research.paper.surrogates import OtherBestLosses, faa_columns, resampled_means
+from focusfl.research.paper.workers import reproduce
 from focusfl.util.errors import InputError
 
 TABLE = """
@@ -65,7 +65,7 @@ def people(sizes, clusters):
 
 def test_means_of_other_examples_vary_around_the_clusters_mean_by_sigma_over_root_n():
     losses = torch.cat([torch.randn(5000, generator=torch.Generator().manual_seed(0)) * 2 + 7, torch.zeros(25)])
-    drawn = drawn_anew(losses, people([4000, 1000, 25], [0, 0, 1]), draws=2000)
+    drawn = resampled_means(losses, people([4000, 1000, 25], [0, 0, 1]), draws=2000)
     assert drawn.shape == (2000, 3)
     one = losses[:5000]
     assert torch.allclose(drawn.mean(0)[:2], one.mean(), atol=0.01)
@@ -77,7 +77,7 @@ def test_means_of_other_examples_vary_around_the_clusters_mean_by_sigma_over_roo
 def test_faa_against_them_by_hand():
     trained = [torch.tensor([0.5, 0.5, 0.5]), torch.tensor([0.5, 1.0, 2.5])]
     drawn = torch.tensor([[0.0, 0.0, 0.0]] * 11 + [[1.0, 0.0, 0.0]] * 10)  # FAA 2 eleven times, 3 ten times
-    found = compared(torch.tensor([1.0, 2.0, 3.0]), Others(trained, drawn), [5, 50])
+    found = faa_columns(torch.tensor([1.0, 2.0, 3.0]), OtherBestLosses(trained, drawn), [5, 50])
     assert found == {"5 epochs": 2.0, "50 epochs": 0.5, "other test data": 2.0, "5 %": 2.0, "95 %": 3.0}
 
 
@@ -95,7 +95,7 @@ def test_surrogates_that_are_trained_as_ours_give_our_faa(here):
 
 
 def test_what_is_computed_later_comes_in_and_shared_runs_stand_once(here):
-    with pytest.raises(InputError, match="focusfl reproduce table1-a first"):
+    with pytest.raises(InputError, match="focusfl reproduce table1-a"):
         study(here)
     for name in ("table1-a", "table2-a"):
         assert reproduce([load(name, "small")], here / "cells", here / "results") == []

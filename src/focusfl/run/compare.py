@@ -15,13 +15,13 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from focusfl.data.federation import Federation
 from focusfl.data.own.folder import Folder
 from focusfl.fairness import examples
-from focusfl.report import explain
-from focusfl.report.explain.groups import who
+from focusfl.report.gains import needs_gap_se
+from focusfl.report.rows import Row
+from focusfl.report.sentences import agent_names
 from focusfl.run import history
 from focusfl.run.best_loss import Surrogates, resolve
 from focusfl.run.experiment import Experiment
@@ -32,7 +32,6 @@ from focusfl.util.errors import CannotRun, Diverged, InputError
 from focusfl.util.interrupt import graceful
 from focusfl.util.progress import Bars
 
-Row = dict[str, Any]
 OURS = (
     "results.json",
     "left-out.json",
@@ -61,7 +60,7 @@ def compare(
     resolve(experiment.bayes, fed)
     if isinstance(fed, Folder):
         _apart(experiment, out)
-        note(who(fed.agents))
+        note(agent_names(fed.agents))
     for line in dict.fromkeys(line for setup in setups.values() for line in notes(setup)):
         note(line)
     for name in experiment.params.keys() - {method.split(":")[0] for method in experiment.methods}:
@@ -123,14 +122,13 @@ def _run(
                     rows = [row for row in rows if row["method"] != method]
                     files.write_json(out / "results.json", rows)
                     continue
-                row = {"method": method} | result.row() | {"rounds_to": history.rounds_to(history.read(folder))}
+                row = result.row() | {"method": method, "rounds_to": history.rounds_to(history.read(folder))}
                 if result.examples is not None and result.excess_se is not None:
                     examples.save(folder, result.examples)
                     here = [r for r in rows if r["seed"] == seed]
                     before = {r["method"]: _folder(out, r["method"], seed) for r in here}
-                    row["faa_correlation"] = examples.correlations(folder, before)
-                    paired = {r["method"]: before[r["method"]] for r in here if explain.wanted(row, r)}
-                    row["gap_se"] = examples.gap_errors(folder, paired)
+                    paired = [r["method"] for r in here if needs_gap_se(row, r)]
+                    row["faa_correlation"], row["gap_se"] = examples.compare_with(folder, before, paired)
                 files.write_json(done, row)
             rows.append(_row(done))
             files.write_json(out / "results.json", rows)
@@ -194,7 +192,7 @@ def _same_data(path: Path, fed: Federation) -> None:
 
 def _row(path: Path) -> Row:
     """A finished run's result, if it is one."""
-    row = files.read_json(path)
+    row: Row = files.read_json(path)
     if not isinstance(row, dict) or not {"algorithm", "seed", "faa", "excess_risk"} <= row.keys():
         raise InputError(f"{path}: not the result of a run; delete it and --resume makes it again")
     return row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,9 +17,11 @@ from focusfl.data.own.folder import Folder
 from focusfl.engines import Scores
 from focusfl.engines.serial import SerialAgent, predictor
 from focusfl.fairness import intervals, metrics
-from focusfl.fairness.examples import Examples, gap_error, standard_error
+from focusfl.fairness.examples import Examples, standard_error
 from focusfl.fairness.intervals import Interval
-from focusfl.report import explain
+from focusfl.report.gains import BASELINES
+from focusfl.report.rows import Row
+from focusfl.report.sentences import compare_with_baselines, explain
 from focusfl.run.best_loss import Bayes
 from focusfl.run.training import Setup, example_losses, labels
 from focusfl.util.errors import InputError
@@ -128,7 +130,7 @@ class Result:
             p = self.setup.algorithm.predict(view, state, predictor(self.setup.task, inputs))
         return p.squeeze(-1).cpu() if self.setup.task.classes is None else p.cpu()
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Row:
         """The run as `results.json` has it."""
         setup, fed = self.setup, self.setup.fed
         about = {"data": fed.name, "seed": setup.seed, "rounds": setup.rounds, "engine": setup.runner.name}
@@ -136,7 +138,8 @@ class Result:
         found |= {"n": fed.training.sizes.tolist(), "train": asdict(setup.train), "seconds": self.seconds}
         found |= {"names": list(fed.agents)} if isinstance(fed, Folder) else {}
         found |= {"precision": "bf16"} if setup.bf16 else {}
-        return described(setup.algorithm) | about | found
+        options = described(setup.algorithm)
+        return cast(Row, {"method": options["algorithm"]} | options | about | found)
 
     def _noise(self) -> dict[str, Any]:
         """Standard errors and intervals; `faa90` is for many agents."""
@@ -174,26 +177,27 @@ class Result:
         others  results of `ff.FedAvg()` and of `ff.Local()` on the same federation and seed
         """
         row, rows = self.row(), [self._beside(other) for other in others]
-        told = explain.compared([row], rows)
-        missing = [name for name in explain.BASES if name not in told and name != row["algorithm"]]
-        asked = [name for name in explain.BASES if name in missing or name in {one["algorithm"] for one in rows}]
+        told = compare_with_baselines([row], rows)
+        missing = [name for name in BASELINES if name not in told and name != row["algorithm"]]
+        asked = [name for name in BASELINES if name in missing or name in {one["algorithm"] for one in rows}]
         calls = ", ".join(f"ff.fit(ff.{_CALLS[name]}(), fed)" for name in asked)
-        against = " and ".join(explain.BASES[name] for name in missing)
+        against = " and ".join(BASELINES[name] for name in missing)
         hint = f"Who gained and who lost against {against}: result.explain({calls}), with the options of this run."
-        return "\n".join([*explain.explain(row, rows), *[hint] * bool(missing)])
+        return "\n".join([*explain([row], rows), *[hint] * bool(missing)])
 
-    def _beside(self, other: Result) -> dict[str, Any]:
+    def _beside(self, other: Result) -> Row:
         """The other's row, with the standard error of each agent's difference in loss."""
         mine, its, row = self.setup, other.setup, other.row()
-        if row["algorithm"] not in explain.BASES:
+        if row["algorithm"] not in BASELINES:
             raise InputError(f"explain: give it results of FedAvg and Local, not of {its.algorithm.name}")
         if mine.seed != its.seed or (mine.fed is not its.fed and mine.fed.fingerprint != its.fed.fingerprint):
             said = f"{its.algorithm.name} was fitted on {its.fed.name!r} with seed {its.seed}"
             raise InputError(f"explain: {said}; fit it on this run's federation, with seed = {mine.seed}")
         at = mine.fed.testing.at
-        se = gap_error(Examples(self._example_losses, at), Examples(other._example_losses, at))
-        known = {"gap_se": {described(mine.algorithm)["algorithm"]: se.tolist()}}
-        return row | (known if torch.isfinite(se).all() else {})
+        se = standard_error(Examples(self._example_losses - other._example_losses, at))
+        if torch.isfinite(se).all():
+            row["gap_se"] = {described(mine.algorithm)["algorithm"]: se.tolist()}
+        return row
 
     def __repr__(self) -> str:
         return f"Result({self.setup.algorithm}, {self.setup.fed.name}, faa={self.faa:.4f})"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from focusfl.fairness import intervals, metrics
-from focusfl.fairness.examples import correlation, mean, standard_error
+from focusfl.fairness.examples import agent_means, correlation, standard_error
 from focusfl.fairness.intervals import Interval
 from focusfl.research.coverage.cases import CASES, PAIRS, Case, N
 from focusfl.research.coverage.rivals import rivals
@@ -24,7 +24,7 @@ Row = dict[str, float]
 def one_faa(case: Case, rng: torch.Generator) -> Row:
     """Ours, and what else there is."""
     drawn = case.examples(case.noise(rng))
-    x, s, risk = mean(drawn), standard_error(drawn), case.risk.double() / sqrt(N)
+    x, s, risk = agent_means(drawn), standard_error(drawn), case.risk.double() / sqrt(N)
     truth, found = metrics.faa(risk), intervals.faa(x, s)
     row = {"ours": _holds(found, truth), "width": _units(found.high - found.low)}
     row |= {"FAA's bias": _units(metrics.faa(x) - truth), "corrected": _units(found.estimate - truth)}
@@ -36,7 +36,7 @@ def one_difference(pair: tuple[Case, Case], rng: torch.Generator) -> Row:
     """Two methods on the same examples."""
     z, other = (pair[0].noise(rng) for _ in range(2))
     drawn = [pair[0].examples(z), pair[1].examples(ALIKE * z + sqrt(1 - ALIKE**2) * other)]
-    each = [intervals.faa(mean(one), standard_error(one)) for one in drawn]
+    each = [intervals.faa(agent_means(one), standard_error(one)) for one in drawn]
     truth = metrics.faa(pair[0].risk.double() / sqrt(N)) - metrics.faa(pair[1].risk.double() / sqrt(N))
     row: Row = {}
     for name, rho in (("paired", correlation(drawn[0], drawn[1])), ("as if independent", 0.0)):
@@ -52,7 +52,7 @@ def one_mean(case: Case, sway: float, rng: torch.Generator) -> Row:
         risk = case.risk.clone()
         risk[-1] += sway * float(torch.randn(1, generator=rng))
         drawn = case._replace(risk=risk).examples(case.noise(rng))
-        runs.append(intervals.faa(mean(drawn), standard_error(drawn)))
+        runs.append(intervals.faa(agent_means(drawn), standard_error(drawn)))
     found = intervals.over_seeds(runs)
     return {"over seeds": _holds(found, metrics.faa(case.risk) / sqrt(N)), "width": _units(found.high - found.low)}
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.special import ndtr, ndtri
 
-from focusfl.fairness import ties
+from focusfl.fairness import intervals
 
 DRAWS = 1000
 ENDS = torch.tensor([0.025, 0.975], dtype=torch.double)
@@ -23,8 +23,11 @@ def rivals(x: Tensor, s: Tensor, n: int, rng: torch.Generator) -> dict[str, Tens
 
     once = stepped(1)
     lean = ndtri((once < 0).double().mean().clamp(1 / DRAWS, 1 - 1 / DRAWS))
-    c = ties.reach(s, 0.95)
-    half = torch.quantile(ties.steepest(s, *ties.ends(x, s, 0.95)), 0.975)
+    every = torch.arange(len(s))
+    c = torch.quantile(intervals.steepest_noise(s, every, every, intervals.ROUGH_DRAWS), 0.95)
+    top, low = intervals.tied(x, s, 0.95, (x.argmax(), x.argmin()))
+    half = torch.quantile(intervals.steepest_noise(s, top, low), 0.975)
+    widest = intervals.widest_pair(x, s, 1.96)[0]
     return {
         "percentile": found + torch.quantile(once, ENDS),
         "basic": found - torch.quantile(once, ENDS.flip(0)),
@@ -32,7 +35,7 @@ def rivals(x: Tensor, s: Tensor, n: int, rng: torch.Generator) -> dict[str, Tens
         "m of n": found - torch.quantile(stepped(n ** (1 / 6)), ENDS.flip(0)),  # m = n^(2/3)
         "numerical delta": found - torch.quantile(stepped(n ** (1 / 4)), ENDS.flip(0)),  # Hong and Li, n^(-1/4)
         "bands": torch.stack([gap(x - c * s, x + c * s), gap(x + c * s, x - c * s)]),
-        "ties, halves": torch.stack([gap(x - half * s, x + half * s), torch.tensor(ties.widest(x, s, 1.96)[0])]),
+        "ties, halves": torch.stack([gap(x - half * s, x + half * s), torch.tensor(widest)]),
     }
 
 

@@ -1,4 +1,4 @@
-/* Draws the plots that figures.py describes, when they come into view, at the width they have.
+/* Draws the plots that plots.py describes, when they come into view, at the width they have.
    Their colours are those of page.css; what comes from data is only ever set as text. */
 "use strict";
 const PLOTS = JSON.parse(document.getElementById("plots").textContent);
