@@ -199,11 +199,11 @@ def test_a_surrogates_losses_are_paired_with_the_methods(ragged):
     assert f"{result.faa_interval.low:.4f} to {result.faa_interval.high:.4f}" in result.table()
 
 
-def test_where_method_and_best_are_the_same_there_is_no_noise(ragged):
+def test_there_is_no_noise_if_the_method_is_the_best_loss(ragged):
     assert ff.fit(ff.Local(), ragged, rounds=3, bayes="agent").faa_interval == (0, 0, 0)
 
 
-def test_one_test_example_says_nothing_of_its_noise(tmp_path):
+def test_one_test_example_says_nothing_about_its_noise(tmp_path):
     fed = ff.data.synthetic(n_test=1)
     result = ff.fit(ff.FedAvg(), fed, rounds=2)
     assert result.faa_interval is None and "FAA" in result.table()
@@ -238,7 +238,7 @@ def read(folder):
     return json.loads((folder / "results.json").read_text())
 
 
-def test_compare_keeps_intervals_and_how_the_noises_correlate(folder):
+def test_compare_keeps_intervals_and_the_correlation_of_noise(folder):
     rows = read(folder)
     for row in rows:
         assert (
@@ -248,7 +248,7 @@ def test_compare_keeps_intervals_and_how_the_noises_correlate(folder):
     assert rows[1]["faa_correlation"]["fedavg"] > 0.9  # nearly the same model
 
 
-def test_pairs_tell_apart_what_single_intervals_cannot(folder):
+def test_pairs_separate_what_single_intervals_cannot(folder):
     runs = by_method(read(folder))
     alone = [over_seeds([Interval(**r["faa_interval"]) for r in runs[name]]) for name in ("FedAvg", "FedProx")]
     assert alone[0].low < alone[1].high and alone[1].low < alone[0].high  # they overlap

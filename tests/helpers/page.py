@@ -1,4 +1,4 @@
-"""For the tests of the page: small real runs, a page read back, data that means harm."""
+"""For the tests of the page: small real runs, a parser of the page, and malicious data."""
 
 import re
 import tempfile

@@ -1,4 +1,4 @@
-"""The HTML page: its numbers are those of the rows, what is missing is said, nothing in the data can act."""
+"""The HTML page: its numbers are those of the rows, what is missing is named, nothing in the data can act."""
 
 import io
 import json
@@ -37,7 +37,7 @@ def test_the_results_have_mean_and_deviation_and_the_paper_beside():
     assert table[5][0] == "FedMA" and table[5][-2] == "not run"  # the paper has it, we have not
 
 
-def test_the_best_of_each_column_is_in_bold_and_what_shows_the_same():
+def test_the_best_of_each_column_is_bold_and_so_is_what_shows_the_same():
     read = Read(page("Small", [replace(section(), expect={})]))
     table = read.find("agnostic loss")
     for column, k in enumerate(KEYS, 1):
@@ -86,7 +86,7 @@ def test_regression_has_no_accuracy():
     assert [panel["name"].split(" (")[0] for panel in lines["panels"]] == ["loss", "agnostic loss"]
 
 
-def test_what_is_missing_and_how_it_was_made_is_said():
+def test_the_page_says_what_is_missing_and_how_it_was_made():
     text = page("Small", [section()])
     for words in ("Not computed yet", "FOCUS, seed 2", "Left out", "PFNM: needs layers", "small scale", "6 rounds"):
         assert words in text
@@ -109,7 +109,7 @@ def test_a_difference_from_the_paper_is_shown_with_its_reason():
 def test_the_page_says_where_there_is_nothing_to_draw():
     rows = [row | {"history": None, "pi": None} for row in section().rows]
     text = page("Bare", [Section("a", "A", "", rows), Section("b", "B", "paper", [], missing=["all"])])
-    for words in ("No history of the rounds", "None of these methods labels", "No run has finished yet"):
+    for words in ("No history", "None of these methods", "No run"):
         assert words in text
     assert [plot["kind"] for plot in json.loads(Read(text).data)] == ["bars"]
 
@@ -191,7 +191,7 @@ def terminal(rows: list[dict]) -> str:
     return console.export_text()
 
 
-def test_agents_have_their_own_numbers_where_one_sent_nothing():
+def test_agents_keep_their_numbers_if_one_sent_nothing():
     rows = [without(row, 2) for row in section().rows]
     text = page("Gone", [Section("a", "A", "", rows)])
     bars, _, labels = json.loads(Read(text).data)
@@ -205,7 +205,7 @@ def test_agents_have_their_own_numbers_where_one_sent_nothing():
     assert f"{mean(seed[3] for seed in of('focus', 'excess_risk')):+.4f}" in line
 
 
-def test_an_agent_stands_beside_itself_where_runs_have_others():
+def test_agents_are_matched_by_number_if_runs_have_different_agents():
     """FOCUS without agent 2 with one seed and without agent 5 with the other, the rest complete."""
     gone = {("focus", 0): 2, ("focus", 1): 5}
     rows = [without(row, gone.get((row["method"], row["seed"]))) for row in section().rows]

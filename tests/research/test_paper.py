@@ -1,4 +1,4 @@
-"""focusfl reproduce: the paper's tables as data, computed once, resumed, judged."""
+"""focusfl reproduce: the paper's tables as data, computed once, resumed and judged."""
 
 import json
 import os
@@ -117,14 +117,14 @@ def test_fedavg_on_rotated_mnist_is_one_cell_of_many_tables(scale):
     assert keys.most_common(1)[0][1] >= 6
 
 
-def test_a_cell_is_its_settings_with_defaults_spelt_out(here):
+def test_a_cell_is_identified_by_its_settings_with_all_defaults(here):
     a, b = load("table1-a", "small"), load("table2-b", "small")
     shared = {c.key for _, c in cells_of(a)} & {c.key for _, c in cells_of(b)}
-    assert len(shared) == 1  # FedAvg, seed 0: n_test said in one table for all, in the other for a part
+    assert len(shared) == 1  # FedAvg, seed 0: n_test is set for all parts in one table, for one part in the other
     assert len({c.key for _, c in cells_of(a)}) == 4
 
 
-def test_what_is_wrong_in_a_table_is_said(here):
+def test_mistakes_in_a_table_are_named(here):
     with pytest.raises(InputError, match="table1-a"):
         load("table1-aa", "small")
     with pytest.raises(InputError, match="small"):
@@ -134,7 +134,7 @@ def test_what_is_wrong_in_a_table_is_said(here):
         load("table3-c", "small")
 
 
-def test_results_are_kept_and_not_computed_again(here, monkeypatch):
+def test_stored_results_are_not_computed_again(here, monkeypatch):
     wanted = [load(name, "small") for name in ("table1-a", "table2-b")]
     assert reproduce(wanted, here / "cells", here / "results", jobs=2) == []
     first = json.loads((here / "results/table1-a.small.json").read_text())
@@ -169,7 +169,7 @@ def test_rounds_are_counted_to_a_scales_own_accuracies():
     assert paper.rows[0]["rounds_to"] == {"0.55": None, "0.7": None}
 
 
-def test_numbers_off_the_papers_are_listed_with_the_reason(here):
+def test_numbers_that_differ_from_the_papers_are_listed_with_the_reason(here):
     path = here / "experiments/paper/table1-a.toml"
     path.write_text(SMALL + '[why]\nfedavg = "its noise is another"\n')
     row = {"part": "", "method": "fedavg", "seed": 0, "avg_acc": None, "avg_loss": 1.0, "agnostic_loss": 1.0}
@@ -177,7 +177,7 @@ def test_numbers_off_the_papers_are_listed_with_the_reason(here):
         assert [o.where for o in differences(load("table1-a", "paper"), [row | {"faa": faa}])] == said
         assert differences(load("table1-a", "small"), [row | {"faa": faa}]) == []  # other settings, other numbers
     (found,) = differences(load("table1-a", "paper"), [row | {"faa": 1.0}, row | {"faa": 1.2, "seed": 1}])
-    assert found.numbers == "FAA 1.100 instead of 0.800" and found.why == "its noise is another"
+    assert "1.100" in found.numbers and "0.800" in found.numbers and found.why == "its noise is another"
     path.write_text(SMALL)
     assert differences(load("table1-a", "paper"), [row | {"faa": 1.1}])[0].why == "Not explained"
 
@@ -191,7 +191,7 @@ def test_missing_cells_are_shown_as_missing(here):
     assert section(one, page).missing == ["FedAvg, seed 1"]
 
 
-def test_killed_and_run_again_it_goes_on_where_it_was(here):
+def test_killed_and_run_again_it_resumes(here):
     text = SMALL.replace("rounds = 4", "rounds = 400").replace("seeds = [0, 1]", "seeds = [0]")
     (here / "experiments/paper/table1-a.toml").write_text(text)
     command = [sys.executable, "-c", "from focusfl.cli import main; main()", "reproduce", "table1-a"]
@@ -213,7 +213,7 @@ def test_killed_and_run_again_it_goes_on_where_it_was(here):
     assert [row["history"] for row in one] == [row["history"] for row in two]
 
 
-def test_asked_to_stop_it_stops_after_the_round_and_says_how_to_go_on(here):
+def test_asked_to_stop_it_stops_after_the_round_and_says_how_to_resume(here):
     text = SMALL.replace("rounds = 4", "rounds = 4000").replace("seeds = [0, 1]", f"seeds = {list(range(300))}")
     (here / "experiments/paper/table1-a.toml").write_text(text)
     command = [sys.executable, "-c", "from focusfl.cli import main; main()", "reproduce", "table1-a"]
@@ -228,11 +228,11 @@ def test_asked_to_stop_it_stops_after_the_round_and_says_how_to_go_on(here):
     assert "Not computed yet" in (here / "two/README.md").read_text()
 
 
-def test_a_cell_that_fails_is_reported_and_the_rest_goes_on(here):
+def test_a_cell_that_fails_is_reported_and_the_rest_is_computed(here):
     text = SMALL.replace('"fedavg"]', '"fedavg", "ditto"]') + "[ditto]\nlam = 1e30\n"
     (here / "experiments/paper/table1-a.toml").write_text(text)
     failed = reproduce([load("table1-a", "paper")], here / "cells", here / "results")
-    assert len(failed) == 1 and "ditto seed 0: Diverged" in failed[0] and "diverged" in failed[0]
+    assert len(failed) == 1 and "ditto seed 0: Diverged" in failed[0]
     rows = json.loads((here / "results/table1-a.paper.json").read_text())["rows"]
     assert [row["method"] for row in rows] == ["focus", "fedavg"]
 
@@ -275,14 +275,14 @@ def test_accuracy_is_better_when_larger_and_within_is_allowed():
 
 
 def test_a_claim_may_be_that_a_method_is_worse_than_all_others():
-    saying = Claim(says="the others are fairer than FedAvg", metric="faa", better="fedavg", worse=True)
-    claim = judge(saying, rows_of(fedavg=[0.5], focus=[0.1], afl=[0.4]))
-    assert claim.verdict == "holds" and claim.numbers == "FedAvg 0.5000, the worst other (AFL) 0.4000"
-    assert judge(saying, rows_of(fedavg=[0.5], focus=[0.1], afl=[0.6])).verdict == "does not hold"
+    claimed = Claim(says="the others are fairer than FedAvg", metric="faa", better="fedavg", worse=True)
+    claim = judge(claimed, rows_of(fedavg=[0.5], focus=[0.1], afl=[0.4]))
+    assert claim.verdict == "holds" and "FedAvg 0.5000" in claim.numbers and "(AFL) 0.4000" in claim.numbers
+    assert judge(claimed, rows_of(fedavg=[0.5], focus=[0.1], afl=[0.6])).verdict == "does not hold"
 
 
 def test_an_faa_of_agents_below_their_best_loss_is_pointed_out():
-    """FAA 0.3 here is one agent that does better than its surrogate, by ten standard errors, and not by two."""
+    """FAA 0.3 here is one agent that does better than its surrogate, by ten standard errors or by two."""
     fairer = Claim(says="fairer", metric="faa", better="focus")
     rows = rows_of(focus=[0.3], fedavg=[0.2])
     for row in rows:
@@ -293,7 +293,7 @@ def test_an_faa_of_agents_below_their_best_loss_is_pointed_out():
 
 
 def test_a_claim_is_judged_over_the_seeds_that_all_have():
-    """Seed 1 is the harder one: in seed 0, the one that both have, FOCUS is the fairer."""
+    """Seed 1 is harder. In seed 0, the only one that both have, FOCUS is fairer."""
     fairer = Claim(says="fairer", metric="faa", better="focus")
     claim = judge(fairer, rows_of(focus=[0.1, 0.9], fedavg=[0.2]))
     assert claim.verdict == "holds" and "FOCUS 0.1000" in claim.numbers and "1 of 2 seeds" in claim.numbers

@@ -55,15 +55,12 @@ def against_other_best_losses(
 
     Returns:
         One line per method, setting and table.
-
-    Raises:
-        InputError: None of the tables has been computed.
     """
-    tables, epochs = one.options["tables"], one.options["epochs"]
-    train = Train(lr=one.options["lr"], epochs=1, batch=one.options["batch"])
+    epochs, train = one.options["epochs"], Train(lr=one.options["lr"], epochs=1, batch=one.options["batch"])
     runs = list(_runs(one, stored, cells))
     if not runs:
-        raise InputError(f"{one.name}: none of its tables is computed: run focusfl reproduce {tables[0]} first")
+        name = one.options["tables"][0]
+        raise InputError(f"{one.name}: none of its tables is computed: run focusfl reproduce {name} first")
     parts = {(_setting(part), cell.seed): part for _, part, cell, _ in runs}
     total, done = sum((part.experiment.rounds or 1) + sum(epochs) for part in parts.values()), 0
 
