@@ -87,7 +87,7 @@ def test_results_within_the_data_are_refused_before_anything_is_written(focusfl,
         "Agents: 0 aarau, 1 bern" in (tmp_path / "r" / name).read_text() for name in ("report.md", "report.html")
     )
     assert "column 'age'" in err and "data.scale = true" in err  # 16 of 20 train: about 29.5
-    assert "only 2 rounds, 3 of them warm-up" in " ".join(out.split()) and "will do" not in out
+    assert "only 2 rounds, 3 of them warm-up" in " ".join(out.split()) and "sufficient" not in out
     code, _, err = focusfl(
         "compare", "--data", "folder", "--set", "data.path=data", "--set", "data.scale=true", *short[:-1], "s"
     )

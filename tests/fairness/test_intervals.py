@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import focusfl as ff
-from focusfl.fairness import examples, intervals, metrics, ties
+from focusfl.fairness import examples, intervals, metrics
 from focusfl.fairness.examples import Examples, standard_error
 from focusfl.fairness.intervals import Interval, difference, over_seeds
-from focusfl.report import tables
-from focusfl.report.certainty import above, table, verdict
+from focusfl.report import terminal
+from focusfl.report.certainty import faa_difference, faa_table
+from focusfl.report.html.page import page
 from focusfl.report.markdown import report as markdown
-from focusfl.report.page import page
+from focusfl.report.rows import by_method
 from focusfl.research import coverage
 from focusfl.research.coverage import CASES, Case, N, groups
 from focusfl.run.compare import compare
@@ -95,7 +96,7 @@ def test_seeds_that_differ_count_by_students_t():
 def test_the_interval_holds_the_truth_nineteen_times_in_twenty(name):
     case, rng = CASES[name], torch.Generator().manual_seed(5)
     draws = [case.examples(case.noise(rng)) for _ in range(200)]
-    found = [intervals.faa(examples.mean(one), standard_error(one)) for one in draws]
+    found = [intervals.faa(examples.agent_means(one), standard_error(one)) for one in draws]
     truth = metrics.faa(case.risk.double() / math.sqrt(N))
     held = sum(i.low <= truth + 1e-9 <= i.high for i in found)
     assert 180 <= held <= 199  # 190 +- 3 standard deviations; never by being endless
@@ -107,7 +108,7 @@ def test_of_equal_agents_the_measured_faa_is_noise_and_the_corrected_one_is_not(
     found = []
     for _ in range(50):
         one = case.examples(case.noise(rng))
-        x, s = examples.mean(one), standard_error(one)
+        x, s = examples.agent_means(one), standard_error(one)
         found.append((metrics.faa(x), intervals.faa(x, s).estimate, intervals.middle(x)))
     measured, corrected, _ = np.mean(found, 0) * math.sqrt(N)
     assert measured > 2.7 and corrected < 1  # the range of ten normal numbers is 3.1
@@ -142,15 +143,15 @@ def test_normal_noise_does_what_resampling_examples_does():
     one = case.examples(case.noise(torch.Generator().manual_seed(0)))
     rows, s = one.excess.reshape(10, N).numpy(), standard_error(one)
     again = np.stack([row[rng.integers(0, N, (2000, N))].mean(1) for row in rows], 1)
-    normal = torch.cat([examples.mean(one) + s * z for z in ties.draws(10)])
+    normal = torch.cat([examples.agent_means(one) + s * z for z in intervals.draws(10)])
     resampled, drawn = np.ptp(again, axis=1), (normal.amax(1) - normal.amin(1)).numpy()
     q = [0.025, 0.25, 0.5, 0.75, 0.975]
     assert np.abs(np.quantile(resampled, q) - np.quantile(drawn, q)).max() < 0.15 * float(s.mean())
 
 
 def test_many_agents_need_no_more_memory():
-    sizes = [z.numel() for z, _ in zip(ties.draws(100_000), range(2), strict=False)]
-    assert max(sizes) <= ties.ROOM
+    sizes = [z.numel() for z, _ in zip(intervals.draws(100_000), range(2), strict=False)]
+    assert max(sizes) <= intervals.MAX_NUMBERS
     x = torch.randn(3000, generator=torch.Generator().manual_seed(0))
     found, middle = intervals.faa(x, torch.ones(3000)), intervals.middle_interval(x, torch.ones(3000))
     assert found.low < 1.5 and middle.low == 0 and middle.high < found.high  # noise of size 1 explains all of it
@@ -166,7 +167,7 @@ def test_standard_errors_by_hand_wider_for_few_examples():
     by_hand = [part.std(ddof=1) / len(part) ** 0.5 for part in (values[:1000], values[1000:])]
     wider = [1.9623 / 1.96, 2.306 / 1.96]  # Student's t of 999 and of 8 degrees against the normal
     assert standard_error(one).numpy() == pytest.approx(np.array(by_hand) * wider, rel=1e-3)
-    assert examples.mean(one).numpy() == pytest.approx([values[:1000].mean(), values[1000:].mean()])
+    assert examples.agent_means(one).numpy() == pytest.approx([values[:1000].mean(), values[1000:].mean()])
     assert sizes == tuple(one.at.diff())
 
 
@@ -189,7 +190,7 @@ def test_without_noise_nothing_correlates():
 def test_a_surrogates_losses_are_paired_with_the_methods(ragged):
     result = ff.fit(ff.FedAvg(), ragged, rounds=3)
     assert result.best.kind == "true"
-    assert torch.allclose(examples.mean(result.examples).float(), result.excess_risk, atol=1e-5)
+    assert torch.allclose(examples.agent_means(result.examples).float(), result.excess_risk, atol=1e-5)
     e = 4
     p = result.predict(e, ragged.test(e).x)
     loss = -p[torch.arange(len(p)), ragged.test(e).y].log()
@@ -198,11 +199,11 @@ def test_a_surrogates_losses_are_paired_with_the_methods(ragged):
     assert f"{result.faa_interval.low:.4f} to {result.faa_interval.high:.4f}" in result.table()
 
 
-def test_where_method_and_best_are_the_same_there_is_no_noise(ragged):
+def test_there_is_no_noise_if_the_method_is_the_best_loss(ragged):
     assert ff.fit(ff.Local(), ragged, rounds=3, bayes="agent").faa_interval == (0, 0, 0)
 
 
-def test_one_test_example_says_nothing_of_its_noise(tmp_path):
+def test_one_test_example_says_nothing_about_its_noise(tmp_path):
     fed = ff.data.synthetic(n_test=1)
     result = ff.fit(ff.FedAvg(), fed, rounds=2)
     assert result.faa_interval is None and "FAA" in result.table()
@@ -213,7 +214,7 @@ def test_one_test_example_says_nothing_of_its_noise(tmp_path):
         "rounds": 2,
     }
     rows = compare(Experiment.parse(said), tmp_path / "r", progress=False, note=lambda line: None)
-    assert len(rows) == 2 and "faa_interval" not in rows[0] and table(tables.group(rows)) is None
+    assert len(rows) == 2 and "faa_interval" not in rows[0] and faa_table(by_method(rows)) is None
 
 
 def test_the_middle_is_for_many_agents():
@@ -237,7 +238,7 @@ def read(folder):
     return json.loads((folder / "results.json").read_text())
 
 
-def test_compare_keeps_intervals_and_how_the_noises_correlate(folder):
+def test_compare_keeps_intervals_and_the_correlation_of_noise(folder):
     rows = read(folder)
     for row in rows:
         assert (
@@ -247,23 +248,25 @@ def test_compare_keeps_intervals_and_how_the_noises_correlate(folder):
     assert rows[1]["faa_correlation"]["fedavg"] > 0.9  # nearly the same model
 
 
-def test_pairs_tell_apart_what_single_intervals_cannot(folder):
-    runs = tables.group(read(folder))
+def test_pairs_separate_what_single_intervals_cannot(folder):
+    runs = by_method(read(folder))
     alone = [over_seeds([Interval(**r["faa_interval"]) for r in runs[name]]) for name in ("FedAvg", "FedProx")]
     assert alone[0].low < alone[1].high and alone[1].low < alone[0].high  # they overlap
     bare = [
         [{k: v for k, v in r.items() if k != "faa_correlation"} for r in runs[k]] for k in ("FedAvg", "FedProx")
     ]
     one = [runs["FedAvg"][:1], runs["FedProx"][:1]]
-    paired, unpaired = above(*one), above(bare[0][:1], bare[1][:1])
+    paired, _ = faa_difference(*one)
+    unpaired, known = faa_difference(bare[0][:1], bare[1][:1])
+    assert not known
     assert paired.estimate == unpaired.estimate and paired.high - paired.low < (unpaired.high - unpaired.low) / 3
-    gap = above(runs["FedAvg"], runs["Local"])
-    assert verdict(gap) == "yes" and gap.low > 0.5  # theory: 0.8
+    gap, _ = faa_difference(runs["FedAvg"], runs["Local"])
+    assert gap.low > 0.5  # theory: 0.8
 
 
 def test_the_tables_say_who_is_beyond_noise(folder):
     console = Console(width=80, record=True, file=io.StringIO())
-    tables.show(read(folder), {}, console)
+    terminal.show(read(folder), {}, console)
     said = console.export_text()
     section = from_folder(folder)
     texts = [said, markdown("r", {}, section), page("r", [section])]
@@ -275,7 +278,7 @@ def test_in_a_narrow_window_the_gap_folds_and_not_the_verdict(folder):
     said = {}
     for width in (120, 80):
         console = Console(width=width, record=True, file=io.StringIO())
-        console.print(tables.certain({f"{k}, long mu=0.1": v for k, v in tables.group(read(folder)).items()}))
+        console.print(terminal.faa_intervals({f"{k}, long mu=0.1": v for k, v in by_method(read(folder)).items()}))
         said[width] = console.export_text()
     for text in said.values():
         assert text.count("yes") == said[120].count("yes") > 0 and "noise" in text
@@ -284,13 +287,13 @@ def test_in_a_narrow_window_the_gap_folds_and_not_the_verdict(folder):
 def test_results_without_intervals_are_shown_as_before(folder):
     new = ("faa_interval", "faa_correlation", "excess_se")
     rows = [{k: v for k, v in row.items() if k not in new} for row in read(folder)]
-    assert table(tables.group(rows)) is None
+    assert faa_table(by_method(rows)) is None
     mixed = [old if old["method"] == "fedavg" else row for old, row in zip(rows, read(folder), strict=True)]
-    head, lines = table(tables.group(mixed))
+    head, lines = faa_table(by_method(mixed))
     assert all(len(line) == len(head) for line in lines)
     assert lines[0] == ["FedAvg", "-", "-", "-", "-"] and lines[1][-1] == "yes"
     some = [row for row in read(folder) if row["method"] != "local" or row["seed"] != 1]
-    assert table(tables.group(some)) is not None  # a seed that only one of two has is left out
+    assert faa_table(by_method(some)) is not None  # a seed that only one of two has is left out
 
 
 def test_the_fairest_is_chosen_on_the_seeds_that_all_have():
@@ -300,14 +303,14 @@ def test_the_fairest_is_chosen_on_the_seeds_that_all_have():
         return {"method": method, "seed": seed, "faa_interval": {"low": faa, "estimate": faa, "high": faa}}
 
     runs = {"FedAvg": [run("fedavg", 0, 0.1), run("fedavg", 1, 0.9)], "Local": [run("local", 0, 0.2)]}
-    head, lines = table(runs)
+    head, lines = faa_table(runs)
     assert head[3].startswith("above FedAvg on shared seeds")
     assert lines[0][1] == "0.5" and lines[1][1] == "0.2"  # each over its own seeds
     assert lines[1][3].startswith("+0.1 ")
     tied = runs | {"Ditto": [run("ditto", 0, 0.1), run("ditto", 1, 0.3)]}
-    assert table(tied)[0][3].startswith("above Ditto")  # as fair on seed 0, fairer on both
+    assert faa_table(tied)[0][3].startswith("above Ditto")  # as fair on seed 0, fairer on both
     apart = {"FedAvg": [run("fedavg", 1, 0.3)], "Local": [run("local", 0, 0.2)]}
-    assert table(apart)[0][3].startswith("above Local")  # no seed in common: over what there is
+    assert faa_table(apart)[0][3].startswith("above Local")  # no seed in common: over what there is
 
 
 def test_best_losses_of_older_versions_give_no_interval(tmp_path):
@@ -322,11 +325,11 @@ def test_best_losses_of_older_versions_give_no_interval(tmp_path):
 
 def test_damaged_examples_are_named(tmp_path):
     examples.save(tmp_path, Examples(torch.zeros(4), torch.tensor([0, 4])))
-    assert torch.equal(examples.load(tmp_path).at, torch.tensor([0, 4]))
     path = tmp_path / examples.NAME
+    assert torch.equal(examples.read(path, "at")[0], torch.tensor([0, 4]))
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(InputError, match=r"examples\.safetensors"):
-        examples.load(tmp_path)
+        examples.read(path, "excess", "at")
 
 
 def test_the_coverage_is_printed_as_tables(monkeypatch, capsys):

@@ -14,7 +14,7 @@ import torch
 import focusfl as ff
 from focusfl.core import Algorithm, Data
 from focusfl.core.tree import Tree, flatten
-from focusfl.report.page import page
+from focusfl.report.html.page import page
 from focusfl.run import history
 from focusfl.run.folder import from_folder
 from focusfl.run.settings import Settings

@@ -1,4 +1,4 @@
-"""For the tests of the page: small real runs, a page read back, data that means harm."""
+"""For the tests of the page: small real runs, a parser of the page, and malicious data."""
 
 import re
 import tempfile
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from focusfl.report.section import Claim, Section
+from focusfl.report.section import JudgedClaim, Section
 from focusfl.run.compare import compare
 from focusfl.run.experiment import Experiment
 from focusfl.run.folder import from_folder
@@ -37,7 +37,10 @@ def folder(data: str = "rotated-digits") -> Path:
 @cache
 def section() -> Section:
     """Everything that a section can have; the paper's numbers are made up."""
-    more = {"claims": [Claim("FOCUS is fairer than FedAvg.", "holds weakly", "by a little")], "scale": "small"}
+    more = {
+        "claims": [JudgedClaim("FOCUS is fairer than FedAvg.", "holds weakly", "by a little")],
+        "scale": "small",
+    }
     more |= {"left_out": {"pfnm": "needs layers"}, "missing": ["FOCUS, seed 2"], "deviations": ["6 rounds"]}
     more |= {"expect": PAPER, "made": {"versions": {"torch": "2.13"}, "machine": "two cores", "empty": None}}
     return replace(from_folder(folder()), title="Table 1", **more)
@@ -46,7 +49,12 @@ def section() -> Section:
 @cache
 def evil() -> Section:
     bad = {"part": EVIL, "method": f"focus:{EVIL}", "data": EVIL, "params": {EVIL: EVIL}}
-    more = {"missing": [EVIL], "deviations": [EVIL], "left_out": {EVIL: EVIL}, "claims": [Claim(EVIL, EVIL, EVIL)]}
+    more = {
+        "missing": [EVIL],
+        "deviations": [EVIL],
+        "left_out": {EVIL: EVIL},
+        "claims": [JudgedClaim(EVIL, EVIL, EVIL)],
+    }
     more |= {"expect": {(EVIL, EVIL): {"faa": 1.0}}, "made": {EVIL: {EVIL: EVIL}}}
     return Section(EVIL, EVIL, EVIL, [row | bad for row in section().rows], **more)
 

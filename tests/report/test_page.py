@@ -1,4 +1,4 @@
-"""The HTML page: its numbers are those of the rows, what is missing is said, nothing in the data can act."""
+"""The HTML page: its numbers are those of the rows, what is missing is named, nothing in the data can act."""
 
 import io
 import json
@@ -11,10 +11,11 @@ import pytest
 from helpers.page import EVIL, KEYS, METHODS, MINUS, NONE, PAPER, Read, assert_shows, evil, folder, of, section
 from rich.console import Console
 
-from focusfl.report.labels import shown
-from focusfl.report.page import page
-from focusfl.report.section import Off, Section
-from focusfl.report.tables import show
+from focusfl.report.html.page import page
+from focusfl.report.html.plots import label_panel
+from focusfl.report.section import Difference, Section
+from focusfl.report.sentences import NO_SHARED_AGENT
+from focusfl.report.terminal import show
 from focusfl.run.folder import from_folder
 from focusfl.run.history import thin
 
@@ -36,7 +37,7 @@ def test_the_results_have_mean_and_deviation_and_the_paper_beside():
     assert table[5][0] == "FedMA" and table[5][-2] == "not run"  # the paper has it, we have not
 
 
-def test_the_best_of_each_column_is_in_bold_and_what_shows_the_same():
+def test_the_best_of_each_column_is_bold_and_so_is_what_shows_the_same():
     read = Read(page("Small", [replace(section(), expect={})]))
     table = read.find("agnostic loss")
     for column, k in enumerate(KEYS, 1):
@@ -85,30 +86,30 @@ def test_regression_has_no_accuracy():
     assert [panel["name"].split(" (")[0] for panel in lines["panels"]] == ["loss", "agnostic loss"]
 
 
-def test_what_is_missing_and_how_it_was_made_is_said():
+def test_the_page_says_what_is_missing_and_how_it_was_made():
     text = page("Small", [section()])
     for words in ("Not computed yet", "FOCUS, seed 2", "Left out", "PFNM: needs layers", "small scale", "6 rounds"):
         assert words in text
     for words in (
         "holds weakly",
         "by a little",
-        "of each agent, at times: sketch (a vector); sums: theta, pi",
+        "sums: theta, pi",
         "versions.torch",
     ):
         assert words in text
     assert "<nav" not in text and "<nav" in page("Two", [section(), section()])
 
 
-def test_what_is_off_the_papers_number_is_said_with_the_reason():
-    off = Off("k = 1: FOCUS", "FAA 0.5 instead of 0.1", "Too few <rounds>")
-    text = page("Off", [replace(section(), off=[off])])
+def test_a_difference_from_the_paper_is_shown_with_its_reason():
+    difference = Difference("k = 1: FOCUS", "FAA 0.5 instead of 0.1", "Too few <rounds>")
+    text = page("Off", [replace(section(), differences=[difference])])
     assert "<li>k = 1: FOCUS: FAA 0.5 instead of 0.1. Too few &lt;rounds&gt;.</li>" in text
 
 
-def test_where_there_is_nothing_to_draw_the_page_says_so():
+def test_the_page_says_where_there_is_nothing_to_draw():
     rows = [row | {"history": None, "pi": None} for row in section().rows]
     text = page("Bare", [Section("a", "A", "", rows), Section("b", "B", "paper", [], missing=["all"])])
-    for words in ("No history of the rounds", "None of these methods labels", "No run has finished yet"):
+    for words in ("No history", "None of these methods", "No run"):
         assert words in text
     assert [plot["kind"] for plot in json.loads(Read(text).data)] == ["bars"]
 
@@ -124,14 +125,14 @@ def test_a_method_has_one_look_on_the_whole_page():
 def test_labels_have_the_colours_of_the_true_clusters_once_these_are_found():
     wrong, right = [[0.5, 0.5, 0.0]] * 4, [[0.0, 0.1, 0.9], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.9, 0.1, 0.0]]
     row = {"seed": 7, "true_clusters": [0, 1, 0, 1], "ari": 1.0, "loss": [0.0] * 4, "pi": right, "rounds": 9}
-    run = shown(row | {"history": {"pi": {"round": [1, 4, 9], "pi": [wrong, right, right]}}})
-    assert run["name"] == "seed 7: right from round 4 on" and run["rounds"] == [1, 4, 9]
+    run = label_panel(row | {"history": {"pi": {"round": [1, 4, 9], "pi": [wrong, right, right]}}})
+    assert run["name"] == "seed 7: right since round 4" and run["rounds"] == [1, 4, 9]
     assert run["pi"][1] == [right[0], right[2], right[1], right[3]]  # agents 0 and 2 are of true cluster 0
     ends = [(j, to, look) for j, begin, to, look in run["cells"] if begin == 1]
     assert ends == [(0, 3, "k0 o7"), (1, 3, "k0 o8"), (2, 3, "k1 o8"), (3, 3, "k1 o7")]
-    never = shown(row | {"ari": 0.25, "history": None, "pi": wrong})
+    never = label_panel(row | {"ari": 0.25, "history": None, "pi": wrong})
     assert never["name"] == "seed 7: not right at the end (adjusted Rand index 0.25)" and never["rounds"] == [9]
-    assert shown(row | {"history": None, "pi": None}) is None
+    assert label_panel(row | {"history": None, "pi": None}) is None
 
 
 def test_nothing_in_the_data_can_act():
@@ -190,7 +191,7 @@ def terminal(rows: list[dict]) -> str:
     return console.export_text()
 
 
-def test_agents_have_their_own_numbers_where_one_sent_nothing():
+def test_agents_keep_their_numbers_if_one_sent_nothing():
     rows = [without(row, 2) for row in section().rows]
     text = page("Gone", [Section("a", "A", "", rows)])
     bars, _, labels = json.loads(Read(text).data)
@@ -204,7 +205,7 @@ def test_agents_have_their_own_numbers_where_one_sent_nothing():
     assert f"{mean(seed[3] for seed in of('focus', 'excess_risk')):+.4f}" in line
 
 
-def test_an_agent_stands_beside_itself_where_runs_have_others():
+def test_agents_are_matched_by_number_if_runs_have_different_agents():
     """FOCUS without agent 2 with one seed and without agent 5 with the other, the rest complete."""
     gone = {("focus", 0): 2, ("focus", 1): 5}
     rows = [without(row, gone.get((row["method"], row["seed"]))) for row in section().rows]
@@ -223,7 +224,7 @@ def test_an_agent_stands_beside_itself_where_runs_have_others():
         assert panel["mean"] == pytest.approx(wanted, rel=1e-4)
         assert_shows(numbers[1 + i], wanted[at])
         assert f"{wanted[at]:+.4f}" in sixth
-    words = "Not shown: agents 2 and 5, whose last numbers not all of these runs have."
+    words = "Not shown: agents 2 and 5"
     assert words in text and words in said
 
 
@@ -238,6 +239,5 @@ def test_runs_that_share_no_agent_are_not_drawn_side_by_side():
     one, two = [row for row in section().rows if row["method"] == "focus"]
     rows = [without(one, *range(5)), without(two, *range(5, len(two["loss"])))]
     text = page("Gone", [Section("a", "A", "", rows)])
-    words = "No agent's last numbers are in all of these runs."
-    assert words in text and words in terminal(rows)
+    assert NO_SHARED_AGENT in text and NO_SHARED_AGENT in terminal(rows)
     assert [plot["kind"] for plot in json.loads(Read(text).data)] == ["lines"]

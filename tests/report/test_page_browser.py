@@ -1,4 +1,4 @@
-"""The HTML page in a real browser: no complaint, no request, every plot with its marks, values where one points."""
+"""The HTML page in a real browser: no errors, no requests, every plot with its marks, and values in the tooltip."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from statistics import mean, pstdev
 import pytest
 from helpers.page import METHODS, Read, evil, folder, numbers, of, section
 
-from focusfl.report.page import page
+from focusfl.report.html.page import page
 from focusfl.report.section import Section
 from focusfl.run.folder import from_folder
 
@@ -17,7 +17,7 @@ PRINT = "dispatchEvent(new Event('beforeprint'))"
 
 @pytest.fixture(scope="module")
 def browser():
-    """Debian's chromium, headless. Where it is not installed the tests are skipped, but not in CI."""
+    """Debian's chromium, headless. If it is not installed the tests are skipped, except in CI."""
     places = shutil.which("chromium"), shutil.which("chromedriver")
     if None in places:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("apt-get install chromium chromium-driver")
@@ -73,7 +73,7 @@ def attributes(browser, selector, name):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_loads_without_complaint_and_asks_nobody(browser, written, scheme):
+def test_it_loads_without_errors_and_fetches_nothing(browser, written, scheme):
     shown(browser, written, scheme)
     assert browser.get_log("browser") == []
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
@@ -110,7 +110,7 @@ def test_bars_are_the_excess_risks(browser, written):
     assert heights == pytest.approx([max(r * unit, 0.75) for r in risks], abs=0.05)
 
 
-def test_lines_have_a_point_a_round_and_labels_a_cell_an_agent_and_round(browser, written):
+def test_lines_have_one_point_per_round_and_labels_one_cell_per_agent_and_round(browser, written):
     shown(browser, written)
     paths = browser.execute_script(
         f"return {every('section:first-child .panel .line')}.map(p => p.getAttribute('d'))"
@@ -128,7 +128,7 @@ def test_lines_have_a_point_a_round_and_labels_a_cell_an_agent_and_round(browser
     assert len(set(y)) == 10 and len(set(height)) == 1
 
 
-def test_pointing_at_a_plot_tells_its_value(browser, written):
+def test_the_tooltip_shows_the_value_under_the_pointer(browser, written):
     from selenium.webdriver import ActionChains
 
     def tip(selector, right=0.0):
@@ -165,7 +165,7 @@ def test_a_closed_part_is_drawn_when_it_is_opened_or_printed(browser, written):
         assert browser.get_log("browser") == []
 
 
-def test_a_menu_draws_anew(browser, written):
+def test_a_menu_redraws_the_plot(browser, written):
     from selenium.webdriver.support.ui import Select
 
     shown(browser, written)

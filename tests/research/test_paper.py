@@ -1,4 +1,4 @@
-"""focusfl reproduce: the paper's tables as data, computed once, resumed, judged."""
+"""focusfl reproduce: the paper's tables as data, computed once, resumed and judged."""
 
 import json
 import os
@@ -10,14 +10,14 @@ from collections import Counter
 
 import pytest
 
-from focusfl.research.paper import results as kept
 from focusfl.research.paper.cells import Cell
 from focusfl.research.paper.claims import judge
-from focusfl.research.paper.keeping import cells_of
-from focusfl.research.paper.off import off
+from focusfl.research.paper.differences import differences
 from focusfl.research.paper.readme import markdown
-from focusfl.research.paper.reproduction import SCALES, Saying, catalogue, load
-from focusfl.research.paper.running import reproduce
+from focusfl.research.paper.reproduction import SCALES, Claim, catalogue, load
+from focusfl.research.paper.sections import section
+from focusfl.research.paper.stored_results import cells_of
+from focusfl.research.paper.workers import reproduce
 from focusfl.util.errors import InputError
 
 NAMES = [
@@ -117,14 +117,14 @@ def test_fedavg_on_rotated_mnist_is_one_cell_of_many_tables(scale):
     assert keys.most_common(1)[0][1] >= 6
 
 
-def test_a_cell_is_its_settings_with_defaults_spelt_out(here):
+def test_a_cell_is_identified_by_its_settings_with_all_defaults(here):
     a, b = load("table1-a", "small"), load("table2-b", "small")
     shared = {c.key for _, c in cells_of(a)} & {c.key for _, c in cells_of(b)}
-    assert len(shared) == 1  # FedAvg, seed 0: n_test said in one table for all, in the other for a part
+    assert len(shared) == 1  # FedAvg, seed 0: n_test is set for all parts in one table, for one part in the other
     assert len({c.key for _, c in cells_of(a)}) == 4
 
 
-def test_what_is_wrong_in_a_table_is_said(here):
+def test_mistakes_in_a_table_are_named(here):
     with pytest.raises(InputError, match="table1-a"):
         load("table1-aa", "small")
     with pytest.raises(InputError, match="small"):
@@ -134,7 +134,7 @@ def test_what_is_wrong_in_a_table_is_said(here):
         load("table3-c", "small")
 
 
-def test_results_are_kept_and_not_computed_again(here, monkeypatch):
+def test_stored_results_are_not_computed_again(here, monkeypatch):
     wanted = [load(name, "small") for name in ("table1-a", "table2-b")]
     assert reproduce(wanted, here / "cells", here / "results", jobs=2) == []
     first = json.loads((here / "results/table1-a.small.json").read_text())
@@ -163,23 +163,23 @@ def test_rounds_are_counted_to_a_scales_own_accuracies():
     history = {"round": [4, 8], "avg_acc": [0.25, 0.31], "avg_loss": [2.0, 1.9], "agnostic_loss": [2.1, 2.0]}
     row = {"part": "", "method": "focus", "seed": 0, "rounds": 8, "avg_acc": 0.31, "avg_loss": 1.9, "faa": 0.1}
     row |= {"agnostic_loss": 2.0, "history": history, "rounds_to": {"0.55": None, "0.7": None}}
-    small = kept.section(load("rounds-cifar", "small"), {"rows": [row]})
+    small = section(load("rounds-cifar", "small"), {"rows": [row]})
     assert small.rows[0]["rounds_to"] == {"0.2": 4, "0.3": 8, "0.35": None, "0.4": None}
-    paper = kept.section(load("rounds-cifar", "paper"), {"rows": [row]})
+    paper = section(load("rounds-cifar", "paper"), {"rows": [row]})
     assert paper.rows[0]["rounds_to"] == {"0.55": None, "0.7": None}
 
 
-def test_numbers_off_the_papers_are_listed_with_the_reason(here):
+def test_numbers_that_differ_from_the_papers_are_listed_with_the_reason(here):
     path = here / "experiments/paper/table1-a.toml"
     path.write_text(SMALL + '[why]\nfedavg = "its noise is another"\n')
     row = {"part": "", "method": "fedavg", "seed": 0, "avg_acc": None, "avg_loss": 1.0, "agnostic_loss": 1.0}
     for faa, said in ((0.57, []), (0.55, ["FedAvg"]), (1.03, []), (1.05, ["FedAvg"])):  # 0.8, and 30 % of it: 0.24
-        assert [o.where for o in off(load("table1-a", "paper"), [row | {"faa": faa}])] == said
-        assert off(load("table1-a", "small"), [row | {"faa": faa}]) == []  # other settings, other numbers
-    (found,) = off(load("table1-a", "paper"), [row | {"faa": 1.0}, row | {"faa": 1.2, "seed": 1}])
-    assert found.numbers == "FAA 1.100 instead of 0.800" and found.why == "its noise is another"
+        assert [o.where for o in differences(load("table1-a", "paper"), [row | {"faa": faa}])] == said
+        assert differences(load("table1-a", "small"), [row | {"faa": faa}]) == []  # other settings, other numbers
+    (found,) = differences(load("table1-a", "paper"), [row | {"faa": 1.0}, row | {"faa": 1.2, "seed": 1}])
+    assert "1.100" in found.numbers and "0.800" in found.numbers and found.why == "its noise is another"
     path.write_text(SMALL)
-    assert off(load("table1-a", "paper"), [row | {"faa": 1.1}])[0].why == "Not explained"
+    assert differences(load("table1-a", "paper"), [row | {"faa": 1.1}])[0].why == "Not explained"
 
 
 def test_missing_cells_are_shown_as_missing(here):
@@ -188,10 +188,10 @@ def test_missing_cells_are_shown_as_missing(here):
     path = here / "results/table1-a.small.json"
     page = json.loads(path.read_text())
     page["rows"] = page["rows"][:-1]
-    assert kept.section(one, page).missing == ["FedAvg, seed 1"]
+    assert section(one, page).missing == ["FedAvg, seed 1"]
 
 
-def test_killed_and_run_again_it_goes_on_where_it_was(here):
+def test_killed_and_run_again_it_resumes(here):
     text = SMALL.replace("rounds = 4", "rounds = 400").replace("seeds = [0, 1]", "seeds = [0]")
     (here / "experiments/paper/table1-a.toml").write_text(text)
     command = [sys.executable, "-c", "from focusfl.cli import main; main()", "reproduce", "table1-a"]
@@ -213,7 +213,7 @@ def test_killed_and_run_again_it_goes_on_where_it_was(here):
     assert [row["history"] for row in one] == [row["history"] for row in two]
 
 
-def test_asked_to_stop_it_stops_after_the_round_and_says_how_to_go_on(here):
+def test_asked_to_stop_it_stops_after_the_round_and_says_how_to_resume(here):
     text = SMALL.replace("rounds = 4", "rounds = 4000").replace("seeds = [0, 1]", f"seeds = {list(range(300))}")
     (here / "experiments/paper/table1-a.toml").write_text(text)
     command = [sys.executable, "-c", "from focusfl.cli import main; main()", "reproduce", "table1-a"]
@@ -224,15 +224,15 @@ def test_asked_to_stop_it_stops_after_the_round_and_says_how_to_go_on(here):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does: to all of them
     _, err = process.communicate(timeout=60)  # with 600 cells still in the queue
-    assert process.returncode == 130 and "goes on where it was" in err and "Traceback" not in err
+    assert process.returncode == 130 and "resume" in err and "Traceback" not in err
     assert "Not computed yet" in (here / "two/README.md").read_text()
 
 
-def test_a_cell_that_fails_is_reported_and_the_rest_goes_on(here):
+def test_a_cell_that_fails_is_reported_and_the_rest_is_computed(here):
     text = SMALL.replace('"fedavg"]', '"fedavg", "ditto"]') + "[ditto]\nlam = 1e30\n"
     (here / "experiments/paper/table1-a.toml").write_text(text)
     failed = reproduce([load("table1-a", "paper")], here / "cells", here / "results")
-    assert len(failed) == 1 and "ditto seed 0: Diverged" in failed[0] and "diverged" in failed[0]
+    assert len(failed) == 1 and "ditto seed 0: Diverged" in failed[0]
     rows = json.loads((here / "results/table1-a.paper.json").read_text())["rows"]
     assert [row["method"] for row in rows] == ["focus", "fedavg"]
 
@@ -257,33 +257,33 @@ def rows_of(**by_method):
     ],
 )
 def test_verdicts(focus, fedavg, verdict):
-    claim = judge(Saying(says="fairer", metric="faa", better="focus"), rows_of(focus=focus, fedavg=fedavg))
+    claim = judge(Claim(says="fairer", metric="faa", better="focus"), rows_of(focus=focus, fedavg=fedavg))
     assert claim.verdict == verdict
     assert f"FOCUS {sum(focus) / 2:.4f}" in claim.numbers and f"(FedAvg) {sum(fedavg) / 2:.4f}" in claim.numbers
 
 
 def test_accuracy_is_better_when_larger_and_within_is_allowed():
     rows = rows_of(focus=[0.89], fedavg=[0.9])
-    assert judge(Saying(says="", metric="avg_acc", better="focus"), rows).verdict == "does not hold"
-    assert judge(Saying(says="", metric="avg_acc", better="focus", within=0.02), rows).verdict == "holds"
+    assert judge(Claim(says="", metric="avg_acc", better="focus"), rows).verdict == "does not hold"
+    assert judge(Claim(says="", metric="avg_acc", better="focus", within=0.02), rows).verdict == "holds"
     both = {"": ["focus", "fedavg", "afl"]}
     assert (
-        judge(Saying(says="", metric="avg_acc", better="fedavg"), rows, both).verdict == "not measured"
+        judge(Claim(says="", metric="avg_acc", better="fedavg"), rows, both).verdict == "not measured"
     )  # no AFL yet
-    absent = Saying(says="", metric="avg_acc", better="focus", than=["afl"])
+    absent = Claim(says="", metric="avg_acc", better="focus", than=["afl"])
     assert judge(absent, rows).verdict == "not measured"
 
 
 def test_a_claim_may_be_that_a_method_is_worse_than_all_others():
-    saying = Saying(says="the others are fairer than FedAvg", metric="faa", better="fedavg", worse=True)
-    claim = judge(saying, rows_of(fedavg=[0.5], focus=[0.1], afl=[0.4]))
-    assert claim.verdict == "holds" and claim.numbers == "FedAvg 0.5000, the worst other (AFL) 0.4000"
-    assert judge(saying, rows_of(fedavg=[0.5], focus=[0.1], afl=[0.6])).verdict == "does not hold"
+    claimed = Claim(says="the others are fairer than FedAvg", metric="faa", better="fedavg", worse=True)
+    claim = judge(claimed, rows_of(fedavg=[0.5], focus=[0.1], afl=[0.4]))
+    assert claim.verdict == "holds" and "FedAvg 0.5000" in claim.numbers and "(AFL) 0.4000" in claim.numbers
+    assert judge(claimed, rows_of(fedavg=[0.5], focus=[0.1], afl=[0.6])).verdict == "does not hold"
 
 
 def test_an_faa_of_agents_below_their_best_loss_is_pointed_out():
-    """FAA 0.3 here is one agent that does better than its surrogate, by ten standard errors, and not by two."""
-    fairer = Saying(says="fairer", metric="faa", better="focus")
+    """FAA 0.3 here is one agent that does better than its surrogate, by ten standard errors or by two."""
+    fairer = Claim(says="fairer", metric="faa", better="focus")
     rows = rows_of(focus=[0.3], fedavg=[0.2])
     for row in rows:
         row["excess_risk"] = [0.0, -0.3] if row["method"] == "focus" else [0.2, 0.0]
@@ -293,8 +293,8 @@ def test_an_faa_of_agents_below_their_best_loss_is_pointed_out():
 
 
 def test_a_claim_is_judged_over_the_seeds_that_all_have():
-    """Seed 1 is the harder one: in seed 0, the one that both have, FOCUS is the fairer."""
-    fairer = Saying(says="fairer", metric="faa", better="focus")
+    """Seed 1 is harder. In seed 0, the only one that both have, FOCUS is fairer."""
+    fairer = Claim(says="fairer", metric="faa", better="focus")
     claim = judge(fairer, rows_of(focus=[0.1, 0.9], fedavg=[0.2]))
     assert claim.verdict == "holds" and "FOCUS 0.1000" in claim.numbers and "1 of 2 seeds" in claim.numbers
     apart = [row | {"seed": 7} if row["method"] == "fedavg" else row for row in rows_of(focus=[0.1], fedavg=[0.2])]
@@ -304,5 +304,5 @@ def test_a_claim_is_judged_over_the_seeds_that_all_have():
 def test_a_claim_over_parts_waits_for_all_of_them():
     rows = rows_of(focus=[0.91], fedavg=[0.9])
     parts = {"": ["focus", "fedavg"], "k = 5": ["focus", "fedavg"]}
-    claim = judge(Saying(says="", metric="avg_acc", better="focus"), rows, parts)
+    claim = judge(Claim(says="", metric="avg_acc", better="focus"), rows, parts)
     assert claim.verdict == "not measured" and "FOCUS" not in claim.numbers

@@ -1,4 +1,4 @@
-"""FAA against other best losses: drawn as theory says, trained as said, on the runs that are kept."""
+"""FAA with other best losses: drawn as theory says, trained as the options say, for the runs that are stored."""
 
 import json
 
@@ -8,8 +8,8 @@ import torch
 
 import focusfl as ff
 from focusfl.research.paper.reproduction import load
-from focusfl.research.paper.running import reproduce
-from focusfl.research.paper.surrogates import Others, compared, drawn_anew
+from focusfl.research.paper.surrogates import OtherBestLosses, faa_columns, resampled_means
+from focusfl.research.paper.workers import reproduce
 from focusfl.util.errors import InputError
 
 TABLE = """
@@ -65,7 +65,7 @@ def people(sizes, clusters):
 
 def test_means_of_other_examples_vary_around_the_clusters_mean_by_sigma_over_root_n():
     losses = torch.cat([torch.randn(5000, generator=torch.Generator().manual_seed(0)) * 2 + 7, torch.zeros(25)])
-    drawn = drawn_anew(losses, people([4000, 1000, 25], [0, 0, 1]), draws=2000)
+    drawn = resampled_means(losses, people([4000, 1000, 25], [0, 0, 1]), draws=2000)
     assert drawn.shape == (2000, 3)
     one = losses[:5000]
     assert torch.allclose(drawn.mean(0)[:2], one.mean(), atol=0.01)
@@ -74,10 +74,10 @@ def test_means_of_other_examples_vary_around_the_clusters_mean_by_sigma_over_roo
     assert (drawn[:, 2] == 0).all()  # nothing of the other cluster
 
 
-def test_faa_against_them_by_hand():
+def test_faa_with_other_best_losses_by_hand():
     trained = [torch.tensor([0.5, 0.5, 0.5]), torch.tensor([0.5, 1.0, 2.5])]
     drawn = torch.tensor([[0.0, 0.0, 0.0]] * 11 + [[1.0, 0.0, 0.0]] * 10)  # FAA 2 eleven times, 3 ten times
-    found = compared(torch.tensor([1.0, 2.0, 3.0]), Others(trained, drawn), [5, 50])
+    found = faa_columns(torch.tensor([1.0, 2.0, 3.0]), OtherBestLosses(trained, drawn), [5, 50])
     assert found == {"5 epochs": 2.0, "50 epochs": 0.5, "other test data": 2.0, "5 %": 2.0, "95 %": 3.0}
 
 
@@ -94,8 +94,8 @@ def test_surrogates_that_are_trained_as_ours_give_our_faa(here):
     assert [r["FAA, paper"] for r in table] == [None, 0.8]
 
 
-def test_what_is_computed_later_comes_in_and_shared_runs_stand_once(here):
-    with pytest.raises(InputError, match="focusfl reproduce table1-a first"):
+def test_later_results_are_added_and_shared_runs_come_once(here):
+    with pytest.raises(InputError, match="focusfl reproduce table1-a"):
         study(here)
     for name in ("table1-a", "table2-a"):
         assert reproduce([load(name, "small")], here / "cells", here / "results") == []
@@ -107,9 +107,9 @@ def test_what_is_computed_later_comes_in_and_shared_runs_stand_once(here):
     assert lines == [(table, method) for table in ("table1-a", "table2-a") for method in ("FOCUS", "FedAvg")]
 
 
-def test_best_losses_of_an_older_version_are_refused_in_words(here):
+def test_best_losses_of_an_older_version_are_refused(here):
     assert reproduce([load("table1-a", "small")], here / "cells", here / "results") == []
     for path in (here / "cells/surrogates").glob("*.safetensors"):
         path.unlink()
-    with pytest.raises(InputError, match="delete the folder"):
+    with pytest.raises(InputError, match=r"surrogates.*delete"):
         study(here)

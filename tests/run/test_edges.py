@@ -18,7 +18,7 @@ from focusfl.core.tree import flatten
 from focusfl.engines import ENGINES, plan
 from focusfl.engines.kernels.mlp import Mlp
 from focusfl.engines.one_agent import LocalAgent
-from focusfl.fairness import ties
+from focusfl.fairness import intervals
 from focusfl.models.task import Task
 from focusfl.run.identity import behaviour
 from focusfl.run.loop import run
@@ -260,7 +260,7 @@ def test_the_widest_pair_is_the_widest_of_all_pairs(agents, z):
     x, s = torch.tensor(agents).double().T
     pairs = [(e, f) for e in range(len(x)) for f in range(len(x)) if e != f]
     widths = [float(x[e] - x[f] + z * torch.hypot(s[e], s[f])) for e, f in pairs]
-    found, share = ties.widest(x, s, z)
+    found, share = intervals.widest_pair(x, s, z)
     assert found == pytest.approx(max(widths))
     there = [p for p, width in zip(pairs, widths, strict=True) if width > max(widths) - 1e-9]
     shares = [float(torch.hypot(s[e], s[f]) / (s[e] + s[f])) for e, f in there]

@@ -100,9 +100,9 @@ def reproduce(
     from rich.console import Console
 
     from focusfl.research.paper import readme
-    from focusfl.research.paper.keeping import overview
     from focusfl.research.paper.reproduction import catalogue, load
-    from focusfl.research.paper.running import reproduce as compute
+    from focusfl.research.paper.stored_results import overview
+    from focusfl.research.paper.workers import reproduce as compute
     from focusfl.util import files
     from focusfl.util.device import NO_BF16_SUPPORT, find_device, supports_bf16
 
@@ -149,9 +149,9 @@ def report(
     ] = None,
 ) -> None:
     """Show results as one page with tables and plots; an experiment's folder also gets report.md, in Markdown."""
+    from focusfl.report.html.page import page
     from focusfl.report.markdown import report as markdown
-    from focusfl.report.page import page
-    from focusfl.research.paper import results as kept
+    from focusfl.research.paper.sections import sections as stored_sections
     from focusfl.run.folder import from_folder
     from focusfl.util import files
 
@@ -168,7 +168,7 @@ def report(
             files.write_text(folder / "report.md", files.printable(markdown(name, said, section)))
         sections = [section]
     else:
-        sections = kept.sections(folder)
+        sections = stored_sections(folder)
     if not sections:
         raise InputError(f"{folder}: no results.json; focusfl run, compare and reproduce write results")
     with files.readable_errors(path):
@@ -234,7 +234,7 @@ def _execute(experiment: Experiment, out: Path, resume: bool, overwrite: bool, a
 
     from rich.console import Console
 
-    from focusfl.report.tables import show
+    from focusfl.report.terminal import show
     from focusfl.run.compare import compare, read_left_out
 
     if resume and overwrite:

@@ -1,1 +1,1 @@
-"""How fair: metrics, and how certain they are."""
+"""How fair a model is: metrics, and how certain they are."""

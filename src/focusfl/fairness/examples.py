@@ -1,11 +1,11 @@
-"""The excess loss of every test example of a run: how certain its means are, and kept to compare methods in pairs.
+"""The excess loss of every test example of a run: how certain the means are, and how methods compare in pairs.
 
-FOLDER/examples.safetensors    excess [N] float32, agent e has examples at[e] to at[e + 1]
+FOLDER/examples.safetensors    excess [N] float32; agent e has examples at[e] to at[e + 1]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,19 +23,19 @@ NAME = "examples.safetensors"
 
 
 class Examples(NamedTuple):
-    """Loss less best loss of each test example, the agents one after the other."""
+    """Loss minus best loss of each test example, agent after agent."""
 
     excess: Tensor  # [N]
     at: Tensor  # [E + 1]
 
 
-def mean(one: Examples) -> Tensor:
-    """Each agent's excess risk. [E]"""
-    return _total(one.excess, one.at) / one.at.diff()
+def agent_means(one: Examples) -> Tensor:
+    """Return each agent's excess risk. [E]"""
+    return _agent_sums(one.excess, one.at) / one.at.diff()
 
 
 def covariance(one: Examples, other: Examples) -> Tensor:
-    """Of the means of two methods on the same examples. [E]
+    """Return the covariance of the agents' means under two methods, on the same examples. [E]
 
     >>> from torch import tensor
     >>> at = tensor([0, 2])
@@ -43,69 +43,101 @@ def covariance(one: Examples, other: Examples) -> Tensor:
     tensor([2.], dtype=torch.float64)
     """
     n = one.at.diff()
-    left, right = (v.excess.double() - mean(v).repeat_interleave(n) for v in (one, other))
-    return _total(left * right, one.at) / (n * (n - 1))
+    left, right = (v.excess.double() - agent_means(v).repeat_interleave(n) for v in (one, other))
+    return _agent_sums(left * right, one.at) / (n * (n - 1))
 
 
 def standard_error(one: Examples) -> Tensor:
-    """Of each agent's mean, [E]; wider for few examples, as Student's t is wider than the normal. NaN for one."""
+    """Return the standard error of each agent's mean. [E]
+
+    It is wider for few examples, as Student's t is wider than the normal distribution, and NaN for one example.
+    """
     wider = stdtrit(one.at.diff().numpy() - 1.0, 0.975) / stdtrit(float("inf"), 0.975)
     return covariance(one, one).sqrt() * torch.from_numpy(wider)
 
 
 def correlation(one: Examples, other: Examples) -> float:
-    """Of the noise of two methods' FAA."""
-    each = [(mean(v), covariance(v, v).sqrt()) for v in (one, other)]
-    return intervals.correlation(each[0], each[1], covariance(one, other))
+    """Return the correlation of the noise of two methods' FAA on the same examples.
+
+    Args:
+        one: The examples of one method.
+        other: Those of the other.
+
+    Returns:
+        The correlation; 0 if one of them has no noise.
+    """
+    pairs = [(agent_means(v), covariance(v, v).sqrt()) for v in (one, other)]
+    if not pairs[0][1].max() or not pairs[1][1].max():
+        return 0.0
+    r = (covariance(one, other) / (pairs[0][1] * pairs[1][1])).nan_to_num(0, 0, 0).clamp(-1, 1).float()
+    ends = []
+    for x, s in pairs:
+        s = s.clamp_min(1e-9 * float(s.max()))
+        ends.append((s.float(), *intervals.tied(x, s, intervals.LEVEL, (x.argmax(), x.argmin()))))
+    gaps, times = [], intervals.ROUGH_DRAWS
+    for z, rest in zip(intervals.draws(len(r), times), intervals.draws(len(r), times, seed=1), strict=True):
+        noise = z, r * z + (1 - r.square()).sqrt() * rest
+        drawn = [(s * v)[:, a].amax(1) - (s * v)[:, b].amin(1) for v, (s, a, b) in zip(noise, ends, strict=True)]
+        gaps.append(torch.stack(drawn))
+    return float(torch.corrcoef(torch.cat(gaps, 1)).nan_to_num()[0, 1])
 
 
-def gap_error(one: Examples, other: Examples) -> Tensor:
-    """The standard error of each agent's mean less the other's, on the same examples. [E]"""
-    return standard_error(Examples(one.excess - other.excess, one.at))
+def compare_with(
+    folder: Path, others: Mapping[str, Path], paired: Container[str]
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Compare a run with other methods' runs on the same examples, as far as they kept theirs.
+
+    Args:
+        folder: The run's folder.
+        others: The folders of the other runs, by method.
+        paired: The methods for which the standard errors of the differences are wanted.
+
+    Returns:
+        By method: the correlation of the noise of FAA; and the standard error of each agent's difference, [E].
+    """
+    mine = read(folder / NAME, "excess", "at")
+    correlations, errors = {}, {}
+    for method, path in others.items():
+        its = read(path / NAME, "excess", "at")
+        if mine is None or its is None or not torch.equal(its[1], mine[1]):
+            continue
+        one, other = Examples(*mine), Examples(*its)
+        correlations[method] = correlation(one, other)
+        if method in paired:
+            errors[method] = standard_error(Examples(one.excess - other.excess, one.at)).tolist()
+    return correlations, errors
 
 
 def save(folder: Path, one: Examples) -> None:
+    """Write the examples of a run into its folder."""
     tensors = {"excess": one.excess.float().contiguous(), "at": one.at}
     files.write(folder / NAME, lambda temporary: save_file(tensors, temporary))
 
 
-def load(folder: Path) -> Examples | None:
-    """None: there are none, as in runs of older versions."""
-    found = read(folder / NAME, "excess", "at")
-    return None if found is None else Examples(*found)
-
-
 def read(path: Path, *names: str) -> list[Tensor] | None:
-    """Those tensors of a file; None where there is no file."""
+    """Read tensors from a file.
+
+    Args:
+        path: The file.
+        names: Which tensors.
+
+    Returns:
+        The tensors; None if there is no file, as in runs of older versions.
+
+    Raises:
+        InputError: The file is truncated, or does not hold these tensors.
+    """
     if not path.exists():
         return None
     try:
-        found = load_file(path)
-        return [found[name] for name in names]
+        tensors = load_file(path)
+        return [tensors[name] for name in names]
     except (SafetensorError, KeyError, OSError) as error:
-        why = f"truncated or not of focusfl ({error})"
-        raise InputError(f"{path}: {why}; delete it, and there is no interval from it") from error
+        why = f"truncated, or not written by focusfl ({error})"
+        raise InputError(f"{path}: {why}; delete it, and the results have no interval from it") from error
 
 
-def correlations(folder: Path, others: dict[str, Path]) -> dict[str, float]:
-    """Of the run in `folder` with other methods' on the same examples, by method; of those that kept theirs."""
-    return {method: correlation(one, other) for method, one, other in _pairs(folder, others)}
-
-
-def gap_errors(folder: Path, others: dict[str, Path]) -> dict[str, list[float]]:
-    """The same for the standard errors of the differences between them."""
-    return {method: gap_error(one, other).tolist() for method, one, other in _pairs(folder, others)}
-
-
-def _pairs(folder: Path, others: dict[str, Path]) -> Iterator[tuple[str, Examples, Examples]]:
-    one = load(folder)
-    for method, path in others.items():
-        other = load(path)
-        if one is not None and other is not None and torch.equal(other.at, one.at):
-            yield method, one, other
-
-
-def _total(values: Tensor, at: Tensor) -> Tensor:
+def _agent_sums(values: Tensor, at: Tensor) -> Tensor:
     n = at.diff()
-    who = torch.repeat_interleave(torch.arange(len(n)), n)
-    return torch.zeros(len(n), dtype=torch.double).index_add_(0, who, values.double())
+    agent = torch.repeat_interleave(torch.arange(len(n)), n)
+    return torch.zeros(len(n), dtype=torch.double).index_add_(0, agent, values.double())

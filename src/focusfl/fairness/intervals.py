@@ -1,13 +1,17 @@
 """How far noise moves FAA: intervals from each agent's excess risk and its standard error. Pure functions.
 
 The largest of E noisy numbers is too large and the least too small, so FAA is biased upwards, and where agents tie
-the bootstrap of it fails: docs/decisions/22-faa-intervals.md. The mean of many examples is normal, so that noise
-is drawn as a number an agent and not as examples.
+the bootstrap fails: docs/decisions/22-faa-intervals.md. The mean of many examples is normal, so noise is drawn as
+one number per agent, not as examples. The draws come from a fixed seed and in parts of bounded size, so that
+100,000 agents need no more memory than a thousand.
+
+Two agents tie if noise does not let us tell their risks apart. x [E] are numbers that are known up to normal noise
+of standard error s [E].
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import sqrt
 from typing import NamedTuple
 
@@ -16,25 +20,35 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from focusfl.fairness import ties
-
-LEVEL = 0.95
-MIDDLE = (0.05, 0.95)
+LEVEL = 0.95  # of the intervals
+PERCENTILES = (0.05, 0.95)  # of the agents, between which `middle` measures
+LIMIT_DRAWS = 8000  # draws of the noise for a limit of an interval
+ROUGH_DRAWS = 1000  # for everything that needs less precision
+MIN_DRAWS = 500  # with many agents
+MAX_NUMBERS = 4_000_000  # drawn at a time
 
 
 class Interval(NamedTuple):
-    """`estimate`: corrected for the bias that noise brings."""
+    """A confidence interval."""
 
     low: float
-    estimate: float
+    estimate: float  # corrected for the bias that noise brings
     high: float
 
 
 def faa(excess: Tensor, se: Tensor, level: float = LEVEL) -> Interval:
-    """FAA = max E_e - min E_e of excess risks [E] that are known up to noise of standard error se [E].
+    """Estimate FAA = max E_e - min E_e of excess risks that are known up to noise.
 
-    low   max_e (E_e - c s_e) - min_e (E_e + c s_e), c the quantile of the noise of those tied at either end
+    low   max_e (E_e - c s_e) - min_e (E_e + c s_e), c the quantile of the noise of the agents tied at either end
     high  max over pairs of E_e - E_f + z sqrt(s_e^2 + s_f^2), z the normal quantile: one pair is the true one
+
+    Args:
+        excess: [E] excess risks.
+        se: [E] their standard errors.
+        level: Probability that the interval holds the true FAA.
+
+    Returns:
+        The interval.
 
     >>> from torch import tensor
     >>> [round(v) for v in faa(tensor([0.0, 200.0, 500.0]), tensor([10.0, 10.0, 10.0]))]
@@ -44,75 +58,193 @@ def faa(excess: Tensor, se: Tensor, level: float = LEVEL) -> Interval:
     if not unit or len(se) < 2:
         return Interval(gap, gap, gap)
     x, s = _scaled(excess, se)
-    top, low = ties.ends(x, s, level)
-    steepest = ties.steepest(s, top, low)
-    t = _tail(steepest, ties.widest(x, s, 1.96)[1], 1 - level)
+    top, low = tied(x, s, level, (x.argmax(), x.argmin()))
+    steepest = steepest_noise(s, top, low)
+    t = _limit_error(steepest, widest_pair(x, s, 1.96)[1], 1 - level)
     c, z = torch.quantile(steepest, 1 - t), float(torch.special.ndtri(torch.tensor(1 - t)))
     below = float((x - c * s).max() - (x + c * s).min())
-    a, b = ties.shrunk(x[top], s[top]), ties.shrunk(x[low], s[low])
-    noisy = torch.cat([(up + a).amax(1) - (down + b).amin(1) for up, down in ties.noise(s, top, low)])
+    a, b = shrunk(x[top], s[top]), shrunk(x[low], s[low])
+    noisy = torch.cat([(up + a).amax(1) - (down + b).amin(1) for up, down in end_noise(s, top, low)])
     bias = max(0.0, float(noisy.mean() - (a.max() - b.min())))
-    return _positive(below * unit, gap - bias * unit, ties.widest(x, s, z)[0] * unit)
+    lowest, highest = max(0.0, below * unit), max(0.0, widest_pair(x, s, z)[0] * unit)
+    return Interval(lowest, min(max(gap - bias * unit, lowest), highest), highest)
 
 
 def middle(excess: Tensor) -> float:
-    """The 95th less the 5th percentile of the excess risks: FAA without the ends, for many agents.
+    """Return the 95th minus the 5th percentile of the excess risks: FAA without the ends, for many agents.
 
     >>> middle(torch.arange(101.0))
     90.0
     """
-    return float(torch.quantile(excess.double(), torch.tensor(MIDDLE, dtype=torch.double)).diff())
+    return float(torch.quantile(excess.double(), torch.tensor(PERCENTILES, dtype=torch.double)).diff())
 
 
 def middle_interval(excess: Tensor, se: Tensor, level: float = LEVEL) -> Interval:
-    """Of `middle`: noise without bias, or that of ties with the agent at either percentile, if it goes further."""
-    unit, found = float(se.max()), middle(excess)
+    """Estimate `middle`: noise without bias, or that of ties with the agent at either percentile if that is wider.
+
+    Args:
+        excess: [E] excess risks.
+        se: [E] their standard errors.
+        level: Probability that the interval holds the true value.
+
+    Returns:
+        The interval.
+    """
+    unit, measured = float(se.max()), middle(excess)
     if not unit or len(se) < 2:
-        return Interval(found, found, found)
+        return Interval(measured, measured, measured)
     x, s = _scaled(excess, se)
-    c, gathered, drawn = ties.reach(s, level), x.clone(), x.clone()
-    for q in MIDDLE:
-        who = ties.near(x, s, (x - torch.quantile(x, q)).abs().argmin(), c)
-        gathered[who], drawn[who] = x[who].mean(), ties.shrunk(x[who], s[who])
-    free, tied, partly = (_middle_noise(centre, s) for centre in (x, gathered, drawn))
-    each = torch.stack([free - free.mean(), tied])
+    gathered, drawn = x.clone(), x.clone()
+    for who in tied(x, s, level, [(x - torch.quantile(x, q)).abs().argmin() for q in PERCENTILES]):
+        gathered[who], drawn[who] = x[who].mean(), shrunk(x[who], s[who])
+    growths = []  # of `middle` by noise around each of three centres
+    for centre in (x, gathered, drawn):
+        noisy = (z * s.float() + centre.float() for z in draws(len(s), ROUGH_DRAWS))
+        low, high = np.concatenate([np.quantile(v.numpy(), PERCENTILES, axis=1) for v in noisy], 1)  # torch sorts
+        growths.append(torch.from_numpy(high - low) - middle(centre))
+    free, at_ties, partly = growths
+    each = torch.stack([free - free.mean(), at_ties])
     up = float(torch.quantile(each, (1 + level) / 2, dim=1).max())
     down = float(torch.quantile(each, (1 - level) / 2, dim=1).min())
-    return _positive(found - up * unit, found - float(partly.mean()) * unit, found - down * unit)
-
-
-def correlation(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], both: Tensor) -> float:
-    """Of the noise of two methods' FAA on the same examples: (excess, se) of each and their covariance, all [E]."""
-    if not one[1].max() or not other[1].max():
-        return 0.0
-    r = (both / (one[1] * other[1])).nan_to_num(0, 0, 0).clamp(-1, 1).float()
-    each = [(x, s.clamp_min(1e-9 * float(s.max()))) for x, s in (one, other)]
-    ends = [(s.float(), *ties.ends(x, s, LEVEL)) for x, s in each]
-    found = []
-    for z, rest in zip(ties.draws(len(r), ties.FEW), ties.draws(len(r), ties.FEW, seed=1), strict=True):
-        noise = z, r * z + (1 - r.square()).sqrt() * rest
-        gaps = [(s * v)[:, a].amax(1) - (s * v)[:, b].amin(1) for v, (s, a, b) in zip(noise, ends, strict=True)]
-        found.append(torch.stack(gaps))
-    return float(torch.corrcoef(torch.cat(found, 1)).nan_to_num()[0, 1])
+    lowest, highest = max(0.0, measured - up * unit), max(0.0, measured - down * unit)
+    return Interval(lowest, min(max(measured - float(partly.mean()) * unit, lowest), highest), highest)
 
 
 def difference(one: Interval, other: Interval, rho: float = 0.0) -> Interval:
-    """one - other, whose noise has correlation rho, from the limits of both (Zou and Donner 2008)."""
+    """Subtract two estimates, by the limits of both (Zou and Donner 2008).
 
-    def combined(a: float, b: float) -> float:
-        return sqrt(max(0.0, a * a + b * b - 2 * rho * a * b))
+    Args:
+        one: An interval.
+        other: The interval to subtract.
+        rho: Correlation of their noise.
 
+    Returns:
+        The interval of the difference.
+    """
     gap = one.estimate - other.estimate
-    below = combined(one.estimate - one.low, other.high - other.estimate)
-    return Interval(gap - below, gap, gap + combined(one.high - one.estimate, other.estimate - other.low))
+    sides = (
+        (one.estimate - one.low, other.high - other.estimate),
+        (one.high - one.estimate, other.estimate - other.low),
+    )
+    below, above = (sqrt(max(0.0, a * a + b * b - 2 * rho * a * b)) for a, b in sides)
+    return Interval(gap - below, gap, gap + above)
 
 
 def over_seeds(runs: Sequence[Interval]) -> Interval:
-    """Of the mean: the mean of the limits, or Student's t of the estimates where that is wider."""
+    """Return the interval of the mean: the mean of the limits, or Student's t of the estimates if that is wider."""
     low, estimate, high = torch.tensor(runs, dtype=torch.double).T
     S, mean = len(runs), float(estimate.mean())
     t = float(stdtrit(S - 1, 0.975) * estimate.std()) / sqrt(S) if S > 1 else 0.0
     return Interval(min(float(low.mean()), mean - t), mean, max(float(high.mean()), mean + t))
+
+
+def draws(agents: int, times: int = LIMIT_DRAWS, seed: int = 0) -> Iterator[Tensor]:
+    """Draw standard normal noise, one number per agent.
+
+    Args:
+        agents: How many.
+        times: How many draws; fewer for thousands of agents.
+        seed: Of the generator.
+
+    Yields:
+        [rows, agents] at a time: each draw and its opposite, so that the mean is 0.
+    """
+    rng, rows = torch.Generator().manual_seed(seed), max(1, MAX_NUMBERS // agents // 2)
+    pairs = min(times, max(MIN_DRAWS, MAX_NUMBERS // agents)) // 2
+    for begin in range(0, pairs, rows):
+        z = torch.randn(min(rows, pairs - begin), agents, generator=rng)
+        yield torch.cat([z, -z])
+
+
+def end_noise(s: Tensor, top: Tensor, low: Tensor, times: int = LIMIT_DRAWS) -> Iterator[tuple[Tensor, Tensor]]:
+    """Draw the noise of the agents `top` and of the agents `low`; an agent in both has the same noise in both."""
+    both = torch.unique(torch.cat([top, low]))
+    for z in draws(len(both), times):
+        z = z * s[both].float()
+        yield z[:, torch.searchsorted(both, top)], z[:, torch.searchsorted(both, low)]
+
+
+def steepest_noise(s: Tensor, top: Tensor, low: Tensor, times: int = LIMIT_DRAWS) -> Tensor:
+    """Return max over e in top, f in low of (z_e - z_f) / (s_e + s_f) of each draw z, by Dinkelbach's iteration."""
+    a, b, found = s[top].float(), s[low].float(), []
+    for up, down in end_noise(s, top, low, times):
+        c, before = torch.zeros(len(up), 1), None
+        while before is None or (c > before + 1e-5).any():
+            e, f = (up - c * a).argmax(1, keepdim=True), (down + c * b).argmin(1, keepdim=True)
+            before, c = c, (up.gather(1, e) - down.gather(1, f)) / (a[e] + b[f])
+        found.append(c.flatten())
+    return torch.cat(found)
+
+
+def tied(x: Tensor, s: Tensor, level: float, which: Sequence[Tensor]) -> list[Tensor]:
+    """Find the agents that cannot be told apart from given ones.
+
+    Args:
+        x: [E] numbers.
+        s: [E] their standard errors.
+        level: Probability with which no two equal agents are told apart.
+        which: The given agents, each a scalar tensor.
+
+    Returns:
+        For each given agent the indices of those tied with it.
+
+    >>> from torch import tensor
+    >>> tied(tensor([0.0, 7.0, 9.0]), tensor([1.0, 1.0, 1.0]), 0.95, [tensor(2)])
+    [tensor([1, 2])]
+    """
+    every = torch.arange(len(s))
+    c = torch.quantile(steepest_noise(s, every, every, ROUGH_DRAWS), level)  # Tukey's range, in units of s_e + s_f
+    return [((x[e] - x).abs() <= c * (s[e] + s)).nonzero().flatten() for e in which]
+
+
+def shrunk(x: Tensor, s: Tensor) -> Tensor:
+    """Move x towards its mean as far as noise explains its spread (James and Stein).
+
+    >>> from torch import tensor
+    >>> shrunk(tensor([-2.0, 2.0]), tensor([2.0, 2.0])), shrunk(tensor([-2.0, 2.0]), tensor([4.0, 4.0]))
+    (tensor([-1.,  1.]), tensor([0., 0.]))
+    """
+    w = 1 / s.square()
+    mean = (w * x).sum() / w.sum()
+    spread = (w * (x - mean).square()).sum()
+    return mean + (x - mean) * (1 - (len(x) - 1) / spread.clamp_min(1e-12)).clamp_min(0)
+
+
+def widest_pair(x: Tensor, s: Tensor, z: float) -> tuple[float, float]:
+    """Find the widest pair of agents e != f.
+
+    The upper one is not an agent that two others exceed both in x and in s: one of the two is not its partner, and
+    would make the pair as wide. The rest are few, as a rule. The same holds for the lower one.
+
+    Args:
+        x: [E] numbers.
+        s: [E] their standard errors.
+        z: How many standard errors of their difference count.
+
+    Returns:
+        The largest x_e - x_f + z sqrt(s_e^2 + s_f^2), and sqrt(s_e^2 + s_f^2) / (s_e + s_f) of that pair.
+
+    >>> from torch import tensor
+    >>> round(widest_pair(tensor([0.0, 5.0, -5.0]), tensor([10.0, 0.1, 0.1]), 1.96)[0], 1)  # 0 and 2, or 1 and 0
+    24.6
+    """
+    ends = []
+    for values in (x, -x):
+        left, outer = values.argsort(descending=True, stable=True), []
+        for _ in range(2):
+            before = torch.cat([s.new_tensor([-torch.inf]), s[left].cummax(0).values[:-1]])
+            beyond = s[left] > before
+            outer.append(left[beyond])
+            left = left[~beyond]
+        ends.append(torch.cat(outer))
+    top, low = ends
+    best, share = -torch.inf, 1.0
+    for e in top.split(max(1, MAX_NUMBERS // len(low))):
+        both = torch.hypot(s[e, None], s[low])
+        width = (x[e, None] - x[low] + z * both).masked_fill(e[:, None] == low, -torch.inf)
+        if width.max() > best:
+            best, share = float(width.max()), float((both / (s[e, None] + s[low])).flatten()[width.argmax()])
+    return best, share
 
 
 def _scaled(excess: Tensor, se: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,21 +253,9 @@ def _scaled(excess: Tensor, se: Tensor) -> tuple[Tensor, Tensor]:
     return (x - x.mean()) / float(se.max()), (se.double()[order] / float(se.max())).clamp_min(1e-9)
 
 
-def _middle_noise(centre: Tensor, s: Tensor) -> Tensor:
-    """How much `middle` grows when noise is added to `centre`. [FEW]"""
-    noisy = (z * s.float() + centre.float() for z in ties.draws(len(s), ties.FEW))
-    low, high = np.concatenate([np.quantile(v.numpy(), MIDDLE, axis=1) for v in noisy], 1)  # torch's would sort
-    return torch.from_numpy(high - low) - middle(centre)
-
-
-def _tail(steepest: Tensor, share: float, alpha: float) -> float:
-    """The error to allow either limit: alpha in all, whether the ties are real or the widest pair stands alone."""
+def _limit_error(steepest: Tensor, share: float, alpha: float) -> float:
+    """The error that either limit may have: alpha in all, whether the ties are real or the widest pair is alone."""
     t = torch.linspace(alpha / 2, alpha, 51)
     c, z = torch.quantile(steepest, 1 - t), torch.special.ndtri(1 - t)
     other = torch.maximum((steepest[:, None] < -z * share).float().mean(0), torch.special.ndtr(-c / share))
     return float(t[t + other <= alpha].max()) if (t + other <= alpha).any() else alpha / 2
-
-
-def _positive(low: float, estimate: float, high: float) -> Interval:
-    low, high = max(0.0, low), max(0.0, high)
-    return Interval(low, min(max(estimate, low), high), high)

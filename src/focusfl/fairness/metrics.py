@@ -1,4 +1,4 @@
-"""How good and how fair: pure functions of what the E agents lost. Lower is better but for accuracy."""
+"""How good and how fair a model is: pure functions of the E agents' losses. Lower is better, except accuracy."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from torch import Tensor
 
 
 def excess_risk(loss: Tensor, bayes: Tensor) -> Tensor:
-    """E_e = L_e(theta_e) - min L_e: what agent e pays above the best its own data allows (eq. 3). [E]
+    """Return E_e = L_e(theta_e) - min L_e: agent e's loss above the best that its own data allows (eq. 3). [E]
 
-    The minimum is often a surrogate, so an excess risk can be negative; it is never clipped.
+    The minimum is often estimated by a surrogate, so an excess risk can be negative; it is never clipped.
 
     >>> from torch import tensor
     >>> excess_risk(tensor([0.5, 1.0]), tensor([0.25, 1.25]))
@@ -18,7 +18,7 @@ def excess_risk(loss: Tensor, bayes: Tensor) -> Tensor:
 
 
 def faa(excess: Tensor) -> float:
-    """FAA = max over pairs |E_e1 - E_e2| = max E_e - min E_e (eq. 2). 0 is perfectly fair.
+    """Return FAA = max over pairs |E_e1 - E_e2| = max E_e - min E_e (eq. 2). 0 is perfectly fair.
 
     >>> from torch import tensor
     >>> faa(tensor([0.5, 0.125, 0.25]))
@@ -28,7 +28,7 @@ def faa(excess: Tensor) -> float:
 
 
 def agnostic_loss(loss: Tensor) -> float:
-    """max_e L_e: the worst agent's loss, over which AFL optimises.
+    """Return max_e L_e: the worst agent's loss, over which AFL optimises.
 
     >>> from torch import tensor
     >>> agnostic_loss(tensor([0.25, 0.5]))
@@ -38,7 +38,7 @@ def agnostic_loss(loss: Tensor) -> float:
 
 
 def worst_agent(loss: Tensor) -> int:
-    """argmax_e L_e, the first one on ties.
+    """Return argmax_e L_e, the first one on ties.
 
     >>> from torch import tensor
     >>> worst_agent(tensor([0.1, 0.9, 0.9]))
@@ -48,7 +48,7 @@ def worst_agent(loss: Tensor) -> int:
 
 
 def average(values: Tensor) -> float:
-    """(1/E) sum_e: average loss or accuracy; every agent counts the same, however much data it has.
+    """Return (1/E) sum_e: the average loss or accuracy. Every agent counts the same, however much data it has.
 
     >>> from torch import tensor
     >>> average(tensor([0.25, 0.75]))
@@ -58,7 +58,7 @@ def average(values: Tensor) -> float:
 
 
 def accuracy_parity(acc: Tensor) -> float:
-    """Standard deviation of the agents' accuracies: what q-FFL calls fairness. 0: all the same.
+    """Return the standard deviation of the agents' accuracies, which q-FFL calls fairness. 0: all are the same.
 
     >>> from torch import tensor
     >>> accuracy_parity(tensor([0.5, 1.0]))
@@ -68,7 +68,7 @@ def accuracy_parity(acc: Tensor) -> float:
 
 
 def adjusted_rand_index(found: Tensor, true: Tensor) -> float:
-    """Do two clusterings agree? 1: the same up to names; about 0: no better than chance.
+    """Return how well two clusterings agree. 1: the same up to names; about 0: no better than chance.
 
     >>> from torch import tensor
     >>> adjusted_rand_index(tensor([2, 2, 0]), tensor([0, 0, 1]))

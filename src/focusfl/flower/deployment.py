@@ -29,6 +29,7 @@ from focusfl.flower.protocol.exchange import Exchange, TooFew
 from focusfl.flower.protocol.roster import Roster
 from focusfl.flower.protocol.secure_round import refuse_if_not_a_sum, secure_round
 from focusfl.models.task import InitialWeights, Task
+from focusfl.report.rows import Row
 from focusfl.run import checkpoint, identity, results
 from focusfl.run.best_loss import BestLoss
 from focusfl.run.loop import Round, run
@@ -207,7 +208,7 @@ class DeployedRun:
         return {}  # the nodes keep their own
 
 
-def serve(grid: Grid, deployment: Deployment, log: Log = LOGGER.warning) -> dict[str, Any]:
+def serve(grid: Grid, deployment: Deployment, log: Log = LOGGER.warning) -> Row:
     """Train over all rounds, then measure fairness.
 
     Args:
@@ -260,7 +261,7 @@ def _progress(done: Round, T: int) -> str:
     return f"round {done.t} of {T}: {said}, {done.cohort} agents, {done.took:.1f} s"
 
 
-def _result(deployment: Deployment, engine: DeploymentEngine, last: Round) -> dict[str, Any]:
+def _result(deployment: Deployment, engine: DeploymentEngine, last: Round) -> Row:
     """FAA from numbers alone: each agent's loss, and the loss it would have alone."""
     measured, scores = deployment.settings.bayes != "none", last.scores
     assert scores is not None
@@ -275,12 +276,12 @@ def _result(deployment: Deployment, engine: DeploymentEngine, last: Round) -> di
     seen = Scores(scores.loss[answered], None if scores.acc is None else scores.acc[answered])
     kind = BestLoss(best[answered], "agent" if measured else "none")
     pi = None if last.pi is None else last.pi[answered]
-    row: dict[str, Any] = {"method": deployment.method}
-    row |= row_of(deployment.algorithm, deployment.settings, deployment.name, engine.name, seen, kind, pi)
-    row |= {"agents": answered.nonzero().flatten().tolist(), "seconds": last.seconds}
+    numbers = seen, kind, pi, last.seconds
+    row = row_of(deployment.algorithm, deployment.settings, deployment.name, engine.name, *numbers)
+    row["agents"] = answered.nonzero().flatten().tolist()
     if deployment.out is not None and deployment.folder is not None:
         row = results.write_row(deployment.folder, row)
         results.add_row(deployment.out, row)
-    numbers = {"FAA": row["faa"], "mean loss": row["avg_loss"], "agnostic loss": row["agnostic_loss"]}
-    engine.log(", ".join(f"{name} {value:.4f}" for name, value in numbers.items()))
+    summary = {"FAA": row["faa"], "mean loss": row["avg_loss"], "agnostic loss": row["agnostic_loss"]}
+    engine.log(", ".join(f"{name} {value:.4f}" for name, value in summary.items()))
     return row

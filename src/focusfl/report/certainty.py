@@ -1,94 +1,132 @@
-"""How certain FAA is, and whether two methods differ by more than noise: lines for the tables."""
+"""How certain FAA is: intervals, whether methods differ by more than noise, and agents below their best loss."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from math import sqrt
+from statistics import mean
+from typing import Literal
 
 from focusfl.fairness.intervals import Interval, difference, over_seeds
+from focusfl.report.rows import Row, Runs
 
-Row = dict[str, Any]
-SAYS = "FAA corrected for noise; 95 % intervals over test examples and seeds"
-NONE = "-"
+TITLE = "FAA corrected for noise, with 95 % intervals over test examples and seeds"
+UNKNOWN = "-"
+BELOW_BEST_LOSS = (
+    "These agents end below their best loss by more than three standard errors, which raises FAA as much as being "
+    "above it:"
+)
 
 
-def table(by_method: dict[str, list[Row]]) -> tuple[list[str], list[list[str]]] | None:
-    """Headings and a line a method; None where no method has intervals, as in results of older versions."""
-    known = {name: runs for name, runs in by_method.items() if runs and all("faa_interval" in row for row in runs)}
+def faa_table(runs: Runs) -> tuple[list[str], list[list[str]]] | None:
+    """Make the table of FAA with intervals.
+
+    Args:
+        runs: By the method's title.
+
+    Returns:
+        Headings and one line per method; None if no method has intervals, as in results of older versions.
+    """
+    known = {name: rows for name, rows in runs.items() if rows and all("faa_interval" in row for row in rows)}
     if not known:
         return None
-    each = {name: _mean(runs, "faa_interval") for name, runs in known.items()}
-    shared, uneven = _shared(known)
-
-    def unfair(name: str) -> tuple[float, int, float]:
-        """On the seeds that all have. Several may have 0: then who has more seeds, and is the fairer on them."""
-        return _mean(shared[name], "faa_interval").estimate, -len(known[name]), each[name].estimate
-
-    fairest = min(known, key=unfair)
-    many = all("faa90_interval" in row for runs in known.values() for row in runs)
-    head = ["method", "FAA", "95 % interval", *["5-95 % of agents"] * many]
-    lines = []
-    for name in by_method:
-        if name not in each:
-            lines.append([name] + [NONE] * (len(head) + 1))
-            continue
-        line = [name, f"{each[name].estimate:.3g}", _range(each[name], "")]
-        if many:
-            middle = _mean(known[name], "faa90_interval")
-            line.append(f"{middle.estimate:.3g} ({_range(middle, '')})")
-        gap = None if name == fairest else above(known[name], known[fairest])
-        lines.append([*line, *([NONE, NONE] if gap is None else [_gap(gap), verdict(gap)])])
-    unpaired = any(rho(a, b) is None for runs in known.values() for a, b in _pairs(runs, known[fairest]))
-    against = f"above {fairest}" + " on shared seeds" * uneven + ", unpaired" * unpaired
-    return [*head, against, "beyond noise"], lines
-
-
-def above(runs: list[Row], others: list[Row]) -> Interval | None:
-    """FAA of one method less that of another, on the seeds that both have."""
-    gaps = [
-        difference(_interval(a, "faa_interval"), _interval(b, "faa_interval"), rho(a, b) or 0.0)
-        for a, b in _pairs(runs, others)
-    ]
-    return over_seeds(gaps) if gaps else None
-
-
-def rho(one: Row, other: Row) -> float | None:
-    """The correlation of the two methods' noise, where both were judged on the same examples and it is known."""
-    for a, b in ((one, other), (other, one)):
-        if b["method"] in a.get("faa_correlation", {}):
-            return float(a["faa_correlation"][b["method"]])
-    return 1.0 if one is other else None
-
-
-def verdict(gap: Interval) -> str:
-    """Is 0 outside the interval?"""
-    return "yes" if gap.low > 0 or gap.high < 0 else "no"
-
-
-def _mean(runs: list[Row], key: str) -> Interval:
-    """Over the seeds; FAA is never below 0."""
-    mean = over_seeds([_interval(row, key) for row in runs])
-    return mean._replace(low=max(mean.low, 0.0))
-
-
-def _shared(known: dict[str, list[Row]]) -> tuple[dict[str, list[Row]], bool]:
-    """The runs on the seeds that all methods have, all runs where there is no such seed; were there others?"""
-    seeds = [{row["seed"] for row in runs} for runs in known.values()]
+    means = {name: mean_interval(rows, "faa_interval") for name, rows in known.items()}
+    seeds = [{row["seed"] for row in rows} for rows in known.values()]
     common = set.intersection(*seeds)
-    kept = {name: [row for row in runs if row["seed"] in common] for name, runs in known.items()}
-    return kept if common else known, any(one != common for one in seeds)
+    unfairness = {}  # on the seeds that all have; of equal methods the one with more seeds, then the fairer on them
+    for name, rows in known.items():
+        shared = [row for row in rows if row["seed"] in common] if common else rows
+        unfairness[name] = mean_interval(shared, "faa_interval").estimate, -len(rows), means[name].estimate
+    fairest = min(known, key=lambda name: unfairness[name])
+    many = all("faa90_interval" in row for rows in known.values() for row in rows)
+    gaps = {name: faa_difference(rows, known[fairest]) for name, rows in known.items()}
+    heading = f"above {fairest}" + " on shared seeds" * any(one != common for one in seeds)
+    heading += ", unpaired" * any(not paired for _, paired in gaps.values())
+    head = ["method", "FAA", "95 % interval", *["5-95 % of agents"] * many, heading, "beyond noise"]
+    lines = []
+    for name in runs:
+        if name in known:
+            gap = None if name == fairest else gaps[name][0]
+            lines.append([name, *_faa_cells(known[name], means[name], gap, many)])
+        else:
+            lines.append([name] + [UNKNOWN] * (len(head) - 1))
+    return head, lines
 
 
-def _interval(row: Row, key: str) -> Interval:
-    return Interval(**row[key])
+def _faa_cells(rows: Sequence[Row], faa: Interval, gap: Interval | None, many: bool) -> list[str]:
+    """One method's line; `gap` is None for the fairest method, and where no seed is shared with it."""
+    cells = [f"{faa.estimate:.3g}", f"{faa.low:.3g} to {faa.high:.3g}"]
+    if many:
+        middle = mean_interval(rows, "faa90_interval")
+        cells.append(f"{middle.estimate:.3g} ({middle.low:.3g} to {middle.high:.3g})")
+    if gap is None:
+        return [*cells, UNKNOWN, UNKNOWN]
+    beyond_noise = gap.low > 0 or gap.high < 0
+    return [*cells, f"{gap.estimate:+.3g} ({gap.low:+.3g} to {gap.high:+.3g})", "yes" if beyond_noise else "no"]
 
 
-def _pairs(runs: list[Row], others: list[Row]) -> list[tuple[Row, Row]]:
-    return [(a, b) for a in runs for b in others if a["seed"] == b["seed"]]
+def mean_interval(runs: Sequence[Row], key: Literal["faa_interval", "faa90_interval"]) -> Interval:
+    """Return the interval of the mean over the seeds. FAA is never below 0."""
+    found = over_seeds([Interval(**row[key]) for row in runs])
+    return found._replace(low=max(found.low, 0.0))
 
 
-def _range(i: Interval, sign: str) -> str:
-    return f"{i.low:{sign}.3g} to {i.high:{sign}.3g}"
+def faa_difference(runs: Sequence[Row], others: Sequence[Row]) -> tuple[Interval | None, bool]:
+    """Compare the FAA of two methods on the seeds that both have.
+
+    Args:
+        runs: The runs of one method.
+        others: The runs of the other.
+
+    Returns:
+        FAA of the one minus that of the other, None without a shared seed; and whether the correlation of their
+        noise is known for all of these seeds, because both were evaluated on the same examples.
+    """
+    gaps, paired = [], True
+    for a, b in ((a, b) for a in runs for b in others if a["seed"] == b["seed"]):
+        rho = a.get("faa_correlation", {}).get(b["method"], b.get("faa_correlation", {}).get(a["method"]))
+        if a is b:
+            rho = 1.0
+        paired = paired and rho is not None
+        gaps.append(difference(Interval(**a["faa_interval"]), Interval(**b["faa_interval"]), rho or 0.0))
+    return (over_seeds(gaps) if gaps else None), paired
 
 
-def _gap(i: Interval) -> str:
-    return f"{i.estimate:+.3g} ({_range(i, '+')})"
+def below_best_loss(runs: Sequence[Row]) -> dict[int, float]:
+    """Find agents whose excess risk is below 0 by more than the noise of the test data.
+
+    A best loss that was trained is an estimate, and an agent can do better. Then FAA counts as unfair that an agent
+    has done better than was thought possible.
+
+    Args:
+        runs: The runs of one method.
+
+    Returns:
+        The mean excess risk over the seeds, by the agent's place in the row.
+
+    >>> run = {"excess_risk": [-0.2, -0.2, 0.1], "excess_se": [0.05, 0.1, 0.05]}
+    >>> below_best_loss([run]), below_best_loss([run, run | {"excess_risk": [0.0, -0.4, 0.1]}])
+    ({0: -0.2}, {1: -0.30000000000000004})
+    """
+    known = [row for row in runs if row.get("excess_se")]
+    if not known:
+        return {}
+    risks = [mean(each) for each in zip(*(row["excess_risk"] for row in known), strict=True)]
+    errors = [
+        sqrt(sum(se**2 for se in each)) / len(known)
+        for each in zip(*(row["excess_se"] for row in known), strict=True)
+    ]
+    return {e: risk for e, (risk, error) in enumerate(zip(risks, errors, strict=True)) if risk < -3 * error}
+
+
+def below_best_loss_lines(parts: dict[str, Runs]) -> list[str]:
+    """Say for each setting and method how many agents are below their best loss, and which one most."""
+    lines = []
+    for part, methods in parts.items():
+        for name, runs in methods.items():
+            if below := below_best_loss(runs):
+                e = min(below, key=lambda e: below[e])
+                where = ": ".join(filter(None, [part, name]))
+                count = f"{len(below)} of {len(runs[0]['loss'])} agents"
+                lines.append(f"{where}: {count}, agent {e} by {-below[e]:.3f}")
+    return lines

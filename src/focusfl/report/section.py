@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-Row = dict[str, Any]
-OFF = "Where ours is off the paper's number, and why:"
+from focusfl.report.rows import Row
+
+Measurement: TypeAlias = dict[str, Any]  # a line of a table that is measured, not trained: any columns, by heading
+DIFFERENCES = "Where our numbers differ from the paper's, and why:"
 
 
 @dataclass(frozen=True)
-class Claim:
-    """Something the paper says, and how it fared here."""
+class JudgedClaim:
+    """A claim of the paper, and whether it holds here."""
 
-    says: str
+    text: str
     verdict: str  # holds | holds weakly | does not hold | not measured
-    numbers: str  # the figures it rests on
+    numbers: str  # on which the verdict rests
 
 
 @dataclass(frozen=True)
-class Off:
+class Difference:
     """Numbers of ours that are not the paper's."""
 
     where: str  # "k = 1: FOCUS"
@@ -32,23 +34,18 @@ class Off:
 
 @dataclass(frozen=True)
 class Section:
-    """Rows are those of results.json, each with two more entries:
-
-    part     "" or which of several settings it belongs to ("k = 1")
-    history  {"round": [...], "avg_loss": [...], "avg_acc": [...] or null, "agnostic_loss": [...],
-              "pi": {"round": [...], "pi": [rounds][E][M]} or null}
-    """
+    """The results of one experiment. Its rows have the keys `part` and `history`."""
 
     name: str  # "table1-mnist"
     title: str  # "Table 1: rotated MNIST"
     scale: str  # "paper", "small", or "" for an experiment that is not the paper's
     rows: list[Row]
-    expect: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)  # (part, method): the paper's
+    expect: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)  # the paper's, by (part, method)
     deviations: list[str] = field(default_factory=list)  # where this scale is not the paper's setting
-    claims: list[Claim] = field(default_factory=list)
-    off: list[Off] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)  # cells not computed yet: "k = 1, FOCUS, seed 2"
+    claims: list[JudgedClaim] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # runs that are not computed yet: "k = 1, FOCUS, seed 2"
     left_out: dict[str, str] = field(default_factory=dict)  # methods that cannot run here, and why
-    absent: dict[str, str] = field(default_factory=dict)  # agents left out of rounds, and why: nodes fail
-    table: list[Row] = field(default_factory=list)  # for what is not trained but timed: any columns
+    absent: dict[str, str] = field(default_factory=dict)  # agents that missed rounds, and why: nodes fail
+    table: list[Measurement] = field(default_factory=list)  # of what is measured, not trained
     made: dict[str, Any] = field(default_factory=dict)  # settings, versions, machine, commit

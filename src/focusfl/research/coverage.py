@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.special import ndtr, ndtri
 
-from focusfl.fairness import intervals, metrics, ties
-from focusfl.fairness.examples import Examples, correlation, mean, standard_error
+from focusfl.fairness import intervals, metrics
+from focusfl.fairness.examples import Examples, agent_means, correlation, standard_error
 from focusfl.fairness.intervals import Interval
 
 EXPLANATION = (
@@ -150,8 +150,10 @@ def other_intervals(x: Tensor, s: Tensor, n: int, rng: torch.Generator) -> dict[
 
     once = changes(1)
     bias = ndtri((once < 0).double().mean().clamp(1 / BOOTSTRAP_DRAWS, 1 - 1 / BOOTSTRAP_DRAWS))
-    c = ties.reach(s, 0.95)
-    half = torch.quantile(ties.steepest(s, *ties.ends(x, s, 0.95)), 0.975)
+    every = torch.arange(len(s))
+    c = torch.quantile(intervals.steepest_noise(s, every, every, intervals.ROUGH_DRAWS), 0.95)
+    top, low = intervals.tied(x, s, 0.95, (x.argmax(), x.argmin()))
+    half = torch.quantile(intervals.steepest_noise(s, top, low), 0.975)
     return {
         "percentile": measured + torch.quantile(once, TAILS),
         "basic": measured - torch.quantile(once, TAILS.flip(0)),
@@ -159,7 +161,9 @@ def other_intervals(x: Tensor, s: Tensor, n: int, rng: torch.Generator) -> dict[
         "m of n": measured - torch.quantile(changes(n ** (1 / 6)), TAILS.flip(0)),  # m = n^(2/3)
         "numerical delta": measured - torch.quantile(changes(n ** (1 / 4)), TAILS.flip(0)),  # Hong and Li: n^(-1/4)
         "bands": torch.stack([_gap(x - c * s, x + c * s), _gap(x + c * s, x - c * s)]),
-        "ties, halves": torch.stack([_gap(x - half * s, x + half * s), torch.tensor(ties.widest(x, s, 1.96)[0])]),
+        "ties, halves": torch.stack(
+            [_gap(x - half * s, x + half * s), torch.tensor(intervals.widest_pair(x, s, 1.96)[0])]
+        ),
     }
 
 
@@ -173,7 +177,7 @@ def _gap(x: Tensor, y: Tensor) -> Tensor:
 def measure_faa(case: Case, rng: torch.Generator) -> Row:
     """Draw test examples once: does the interval of FAA contain the true value? And do the other intervals?"""
     examples = case.examples(case.noise(rng))
-    x, s, risk = mean(examples), standard_error(examples), case.risk.double() / sqrt(N)
+    x, s, risk = agent_means(examples), standard_error(examples), case.risk.double() / sqrt(N)
     interval = intervals.faa(x, s)
     row = {"ours": _contains(interval, case.faa), "width": _in_errors(interval.high - interval.low)}
     row["FAA's bias"] = _in_errors(metrics.faa(x) - case.faa)
@@ -189,7 +193,7 @@ def measure_difference(pair: tuple[Case, Case], rng: torch.Generator) -> Row:
     z, other = (pair[0].noise(rng) for _ in range(2))
     correlated = LOSS_CORRELATION * z + sqrt(1 - LOSS_CORRELATION**2) * other
     one, two = pair[0].examples(z), pair[1].examples(correlated)
-    both = [intervals.faa(mean(each), standard_error(each)) for each in (one, two)]
+    both = [intervals.faa(agent_means(each), standard_error(each)) for each in (one, two)]
     row: Row = {}
     for name, rho in (("paired", correlation(one, two)), ("as if independent", 0.0)):
         interval = intervals.difference(both[0], both[1], rho)
@@ -208,7 +212,7 @@ def measure_mean(case: Case, sway: float, rng: torch.Generator) -> Row:
         risk = case.risk.clone()
         risk[-1] += sway * float(torch.randn(1, generator=rng))
         examples = case._replace(risk=risk).examples(case.noise(rng))
-        runs.append(intervals.faa(mean(examples), standard_error(examples)))
+        runs.append(intervals.faa(agent_means(examples), standard_error(examples)))
     interval = intervals.over_seeds(runs)
     contains = _contains(interval, metrics.faa(case.risk) / sqrt(N))
     return {"over seeds": contains, "width": _in_errors(interval.high - interval.low)}

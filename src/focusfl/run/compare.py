@@ -18,14 +18,14 @@ from pathlib import Path
 from focusfl.data.federation import Federation
 from focusfl.data.own.folder import FolderFederation
 from focusfl.fairness import examples
-from focusfl.report import explain
-from focusfl.report.explain.groups import who
+from focusfl.report.gains import needs_gap_se
+from focusfl.report.rows import Row
+from focusfl.report.sentences import agent_names
 from focusfl.run import results
 from focusfl.run.best_loss import Surrogates, resolve
 from focusfl.run.experiment import Experiment
 from focusfl.run.fit import notes, train_and_judge
 from focusfl.run.result import Result
-from focusfl.run.results import Row
 from focusfl.run.setup import Setup
 from focusfl.util import files
 from focusfl.util.errors import CannotRun, Diverged, InputError
@@ -60,7 +60,7 @@ def compare(
     resolve(experiment.settings.bayes, fed)
     if isinstance(fed, FolderFederation):
         _apart(experiment, out)
-        note(who(fed.agents))
+        note(agent_names(fed.agents))
     for line in dict.fromkeys(line for setup in setups.values() for line in notes(setup)):
         note(line)
     for name in experiment.params.keys() - {method.split(":")[0] for method in experiment.methods}:
@@ -112,22 +112,21 @@ def _run(
                     rows = [other for other in rows if other["method"] != method]
                     results.write_rows(out, rows)
                     continue
-                row = {"method": method} | result.row()
-                row |= _paired(result, row, folder, [other for other in rows if other["seed"] == seed], out)
+                row = result.row() | {"method": method}
+                _compare_noise(result, row, folder, [other for other in rows if other["seed"] == seed], out)
                 row = results.write_row(folder, row)
             rows.append(row)
             results.write_rows(out, rows)
     return _some(rows, left_out)
 
 
-def _paired(result: Result, row: Row, folder: Path, others: list[Row], out: Path) -> Row:
-    """How this run's noise goes along with that of other methods on the same seed; their examples are stored."""
-    if result.examples is None or result.excess_se is None:
-        return {}
-    examples.save(folder, result.examples)
-    before = {other["method"]: results.run_folder(out, other["method"], other["seed"]) for other in others}
-    paired = {other["method"]: before[other["method"]] for other in others if explain.wanted(row, other)}
-    return {"faa_correlation": examples.correlations(folder, before), "gap_se": examples.gap_errors(folder, paired)}
+def _compare_noise(result: Result, row: Row, folder: Path, others: list[Row], out: Path) -> None:
+    """Store the run's examples, and add to its row how its noise goes along with that of the other methods."""
+    if result.examples is not None and result.excess_se is not None:
+        examples.save(folder, result.examples)
+        folders = {other["method"]: results.run_folder(out, other["method"], other["seed"]) for other in others}
+        paired = [other["method"] for other in others if needs_gap_se(row, other)]
+        row["faa_correlation"], row["gap_se"] = examples.compare_with(folder, folders, paired)
 
 
 def _some(rows: list[Row], left_out: dict[str, str]) -> list[Row]:

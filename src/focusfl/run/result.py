@@ -17,9 +17,11 @@ from focusfl.data.own.folder import FolderFederation
 from focusfl.engines import Scores
 from focusfl.engines.one_agent import LocalAgent, predictor
 from focusfl.fairness import intervals, metrics
-from focusfl.fairness.examples import Examples, gap_error, standard_error
+from focusfl.fairness.examples import Examples, standard_error
 from focusfl.fairness.intervals import Interval
-from focusfl.report import explain
+from focusfl.report.gains import BASELINES
+from focusfl.report.rows import ROW_VERSION, IntervalRow, Row
+from focusfl.report.sentences import compare_with_baselines, explain
 from focusfl.run.best_loss import BestLoss
 from focusfl.run.settings import Settings
 from focusfl.run.setup import Setup
@@ -126,26 +128,29 @@ class Result:
             p = self.setup.algorithm.predict(view, state, predictor(self.setup.task, inputs))
         return p.squeeze(-1).cpu() if self.setup.task.classes is None else p.cpu()
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Row:
         """The run as `results.json` has it."""
         settings, fed = self.setup.settings, self.setup.fed
-        row = row_of(
-            self.setup.algorithm, settings, fed.name, self.setup.engine.name, self.scores, self.best, self.pi
-        )
-        row |= truth(row["clusters"], fed.clusters) | self._noise()
-        row |= {"n": fed.training.sizes.tolist(), "seconds": self.seconds}
-        row |= {"names": list(fed.agents)} if isinstance(fed, FolderFederation) else {}
-        return row | ({"precision": "bf16"} if self.setup.bf16 else {})
-
-    def _noise(self) -> dict[str, Any]:
-        """Standard errors and intervals; `faa90` is for many agents."""
-        if self.excess_se is None or self.faa_interval is None:
-            return {}
-        found: dict[str, Any] = {"excess_se": self.excess_se.tolist(), "faa_interval": self.faa_interval._asdict()}
-        if len(self.loss) >= MANY_AGENTS:
-            found["faa90"] = intervals.middle(self.excess_risk)
-            found["faa90_interval"] = intervals.middle_interval(self.excess_risk, self.excess_se)._asdict()
-        return found
+        measured = self.scores, self.best, self.pi, self.seconds
+        row = row_of(self.setup.algorithm, settings, fed.name, self.setup.engine.name, *measured)
+        row["n"] = fed.training.sizes.tolist()
+        if fed.clusters is not None:
+            row["true_clusters"] = fed.clusters.tolist()
+            row["ari"] = metrics.adjusted_rand_index(self.clusters, fed.clusters)
+        if self.excess_se is not None and self.faa_interval is not None:
+            row["excess_se"], row["faa_interval"] = (
+                self.excess_se.tolist(),
+                interval_row(self.faa_interval),
+            )
+            if len(self.loss) >= MANY_AGENTS:
+                row["faa90"] = intervals.middle(self.excess_risk)
+                middle = intervals.middle_interval(self.excess_risk, self.excess_se)
+                row["faa90_interval"] = interval_row(middle)
+        if isinstance(fed, FolderFederation):
+            row["names"] = list(fed.agents)
+        if self.setup.bf16:
+            row["precision"] = "bf16"
+        return row
 
     def table(self) -> str:
         """Per agent: loss, accuracy, excess risk, label; then the whole."""
@@ -173,27 +178,28 @@ class Result:
         others  results of `ff.FedAvg()` and of `ff.Local()` on the same federation and seed
         """
         row, rows = self.row(), [self._beside(other) for other in others]
-        told = explain.compared([row], rows)
-        missing = [name for name in explain.BASES if name not in told and name != row["algorithm"]]
-        asked = [name for name in explain.BASES if name in missing or name in {one["algorithm"] for one in rows}]
+        told = compare_with_baselines([row], rows)
+        missing = [name for name in BASELINES if name not in told and name != row["algorithm"]]
+        asked = [name for name in BASELINES if name in missing or name in {one["algorithm"] for one in rows}]
         calls = ", ".join(f"ff.fit(ff.{_CALLS[name]}(), fed)" for name in asked)
-        against = " and ".join(explain.BASES[name] for name in missing)
+        against = " and ".join(BASELINES[name] for name in missing)
         hint = f"Who gained and who lost against {against}: result.explain({calls}), with the options of this run."
-        return "\n".join([*explain.explain(row, rows), *[hint] * bool(missing)])
+        return "\n".join([*explain([row], rows), *[hint] * bool(missing)])
 
-    def _beside(self, other: Result) -> dict[str, Any]:
+    def _beside(self, other: Result) -> Row:
         """The other's row, with the standard error of each agent's difference in loss."""
         mine, its, row = self.setup, other.setup, other.row()
-        if row["algorithm"] not in explain.BASES:
+        if row["algorithm"] not in BASELINES:
             raise InputError(f"explain: give it results of FedAvg and Local, not of {its.algorithm.name}")
         seed, same = mine.settings.seed, mine.fed is its.fed or mine.fed.fingerprint == its.fed.fingerprint
         if seed != its.settings.seed or not same:
             other_run = f"{its.algorithm.name} was fitted on {its.fed.name!r} with seed {its.settings.seed}"
             raise InputError(f"explain: {other_run}; fit it on this run's federation, with seed = {seed}")
         at = mine.fed.testing.offsets
-        se = gap_error(Examples(self._example_losses, at), Examples(other._example_losses, at))
-        known = {"gap_se": {described(mine.algorithm)["algorithm"]: se.tolist()}}
-        return row | (known if torch.isfinite(se).all() else {})
+        se = standard_error(Examples(self._example_losses - other._example_losses, at))
+        if torch.isfinite(se).all():
+            row["gap_se"] = {described(mine.algorithm)["algorithm"]: se.tolist()}
+        return row
 
     def __repr__(self) -> str:
         return f"Result({self.setup.algorithm}, {self.setup.fed.name}, faa={self.faa:.4f})"
@@ -237,11 +243,16 @@ def row_of(
     scores: Scores,
     best: BestLoss,
     pi: Tensor | None,
-) -> dict[str, Any]:
+    seconds: float,
+) -> Row:
     """A row of `results.json`: the fairness of a run, and what it was computed from."""
     loss, acc, risk = scores.loss, scores.acc, metrics.excess_risk(scores.loss, best.loss)
-    clusters = clusters_of(algorithm, pi, len(loss)).tolist()
-    return described(algorithm) | {
+    options = described(algorithm)
+    return {
+        "version": ROW_VERSION,
+        "method": options["algorithm"],
+        "algorithm": options["algorithm"],
+        "params": options["params"],
         "data": data,
         "seed": settings.seed,
         "rounds": settings.T,
@@ -258,18 +269,17 @@ def row_of(
         "bayes": best.loss.tolist(),
         "bayes_kind": best.kind,
         "pi": None if pi is None else pi.tolist(),
-        "clusters": clusters,
+        "clusters": clusters_of(algorithm, pi, len(loss)).tolist(),
         "true_clusters": None,
         "ari": None,
         "train": asdict(settings.local),
+        "seconds": seconds,
     }
 
 
-def truth(clusters: list[int], true: Tensor | None) -> dict[str, Any]:
-    """The true clusters, where they are known, and how well the clusters agree with them."""
-    if true is None:
-        return {}
-    return {"true_clusters": true.tolist(), "ari": metrics.adjusted_rand_index(torch.tensor(clusters), true)}
+def interval_row(interval: Interval) -> IntervalRow:
+    """An interval as `results.json` has it."""
+    return {"low": interval.low, "estimate": interval.estimate, "high": interval.high}
 
 
 def clusters_of(algorithm: Algorithm, pi: Tensor | None, E: int) -> Tensor:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
+from focusfl.report import rows
+from focusfl.report.rows import Row
 from focusfl.run import history
 from focusfl.util import files
-from focusfl.util.errors import InputError
-
-Row = dict[str, Any]
-REQUIRED = {"algorithm", "seed", "faa", "excess_risk"}
 
 
 def run_folder(out: Path, method: str, seed: int) -> Path:
@@ -22,7 +19,7 @@ def run_folder(out: Path, method: str, seed: int) -> Path:
 
 def write_row(folder: Path, row: Row, goals: tuple[float, ...] = history.GOALS) -> Row:
     """Write a run's result.json, with the rounds it took to reach accuracies; returns the row as written."""
-    row = {"version": 1} | row | {"rounds_to": history.rounds_to(history.read(folder), goals)}
+    row["rounds_to"] = history.rounds_to(history.read(folder), goals)
     files.write_json(folder / "result.json", row)
     return row
 
@@ -36,23 +33,20 @@ def read_row(folder: Path) -> Row | None:
     path = folder / "result.json"
     if not path.exists():
         return None
-    row = files.read_json(path)
-    if not isinstance(row, dict) or not row.keys() >= REQUIRED:
-        raise InputError(f"{path}: not the result of a run; delete it, and --resume computes it again")
-    return row
+    return rows.read_row(files.read_json(path), path)
 
 
-def write_rows(out: Path, rows: list[Row]) -> None:
+def write_rows(out: Path, every: list[Row]) -> None:
     """Write results.json."""
-    files.write_json(out / "results.json", rows)
+    files.write_json(out / "results.json", every)
 
 
 def add_row(out: Path, row: Row) -> None:
     """Add a row to a folder's results.json and experiment.json, beside those of other methods and seeds."""
     path = out / "results.json"
-    others = files.read_json(path) if path.exists() else []
-    rows = [other for other in others if (other["method"], other["seed"]) != (row["method"], row["seed"])] + [row]
-    write_rows(out, rows)
-    methods, seeds = (list(dict.fromkeys(one[name] for one in rows)) for name in ("method", "seed"))
+    others = rows.read_rows(path) if path.exists() else []
+    every = [other for other in others if (other["method"], other["seed"]) != (row["method"], row["seed"])] + [row]
+    write_rows(out, every)
+    methods, seeds = list(dict.fromkeys(r["method"] for r in every)), list(dict.fromkeys(r["seed"] for r in every))
     said = {"data": {"name": row["data"]}, "algorithms": methods, "seeds": seeds, "rounds": row["rounds"]}
     files.write_json(out / "experiment.json", said)

@@ -1,1 +1,1 @@
-"""The paper's tables and figures: what they are, computing them, judging them."""
+"""Reproduce the paper's tables and figures: what they are, how they are computed, and whether its claims hold."""

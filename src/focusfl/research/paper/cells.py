@@ -1,9 +1,9 @@
-"""Cells: one method on one data set with one seed. Tables share them, so each is computed once.
+"""A cell: one method on one data set with one seed. Tables share cells, so each is computed once.
 
 CELLS/KEY/cell.json      what it is
 CELLS/KEY/...            its run: history.jsonl, checkpoint.safetensors, result.json
 CELLS/KEY/error.txt      why it failed
-CELLS/surrogates/        best losses, shared
+CELLS/surrogates/        best losses, shared by the cells
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 
 from focusfl.core import Algorithm
 from focusfl.data import DATA
+from focusfl.report.rows import RoundHistory, Row
 from focusfl.run import history, results
 from focusfl.run.best_loss import Surrogates
 from focusfl.run.experiment import Experiment
@@ -32,25 +33,27 @@ from focusfl.util.errors import CannotRun
 from focusfl.util.machine import provenance
 from focusfl.util.progress import RunProgress
 
-Row = dict[str, Any]
-GOALS = (0.55, 0.6, 0.65, *history.GOALS)  # of the tables for CIFAR and for MNIST
-Status = Literal["done", "running", "begun", "failed", "missing"]
+GOALS = (0.55, 0.6, 0.65, *history.GOALS)  # accuracies of the tables for CIFAR and for MNIST
+Status = Literal["done", "running", "started", "failed", "missing"]
 
 
 @dataclass(frozen=True)
 class Cell:
+    """One method of an experiment, with one seed."""
+
     experiment: Experiment
     method: str
     seed: int
-    instead: Algorithm | None = None  # of what the experiment has by that name
+    replacement: Algorithm | None = None  # for the algorithm that the experiment has by that name
 
     @property
     def algorithm(self) -> Algorithm:
-        return self.instead or self.experiment.algorithm(self.method)
+        """Its algorithm, with options."""
+        return self.replacement or self.experiment.algorithm(self.method)
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """All that decides its numbers, every default spelt out."""
+        """Everything that its numbers depend on, with every default."""
         e = self.experiment
         options = {k: v for k, v in e.data.items() if k != "name"}
         defaults = inspect.signature(DATA[e.data["name"]]).parameters.values()
@@ -59,7 +62,7 @@ class Cell:
         algorithm = self.algorithm
         s = e.settings
         precision = None if s.precision == "float32" else s.precision
-        later = {"joins": s.joins, "leaves": s.leaves, "precision": precision}  # older cells knew none of them
+        later = {"joins": s.joins, "leaves": s.leaves, "precision": precision}  # older cells have none of them
         return {
             "algorithm": type(algorithm).__name__.lower(),
             "params": lasting(algorithm),
@@ -76,33 +79,37 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        said = json.dumps(self.spec, sort_keys=True, default=list)
-        return hashlib.sha256(said.encode()).hexdigest()[:16]
+        """Identifies the cell: a hash of its `spec`."""
+        text = json.dumps(self.spec, sort_keys=True, default=list)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @cached_property
-    def fast(self) -> Cell:
-        """The same in bfloat16: what may stand in for it."""
+    def in_bf16(self) -> Cell:
+        """The same cell in bfloat16, which may take its place."""
         return replace(self, experiment=self.experiment.with_settings(precision="bf16"))
 
     @property
-    def first(self) -> Cell | None:
-        """The cell whose clusters its method builds on (core.Algorithm.prerequisite)."""
+    def prerequisite(self) -> Cell | None:
+        """The cell whose clusters its method uses (core.Algorithm.prerequisite); None for most methods."""
         needed = self.algorithm.prerequisite()
         exact = self.experiment.with_settings(precision="float32")
-        return None if needed is None else replace(self, experiment=exact, instead=needed.algorithm)
+        return None if needed is None else replace(self, experiment=exact, replacement=needed.algorithm)
 
     def folder(self, cells: Path) -> Path:
+        """Where its run is kept."""
         return cells / self.key
 
     def done(self, cells: Path) -> bool:
+        """Say whether it has a result."""
         return (self.folder(cells) / "result.json").exists()
 
     def rounds_done(self, cells: Path) -> int:
-        """For a bar: lines of its history."""
+        """Count the lines of its history, for a progress bar."""
         path = self.folder(cells) / history.NAME
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def status(self, cells: Path) -> Status:
+        """Say how far it is. "running": another process computes it; "started": it has stopped before the end."""
         folder = self.folder(cells)
         if self.done(cells):
             return "done"
@@ -111,19 +118,30 @@ class Cell:
         with files.lock(folder / "lock", wait=0) as free:
             if not free:
                 return "running"
-        return "failed" if (folder / "error.txt").exists() else "begun"
+        return "failed" if (folder / "error.txt").exists() else "started"
 
     def result(self, cells: Path) -> Row | None:
-        return files.read_json(self.folder(cells) / "result.json") if self.done(cells) else None
+        """Read its result; None if it has none."""
+        return results.read_row(self.folder(cells))
 
     def run(self, cells: Path, stop: Callable[[], bool], clusters: list[int] | None = None) -> bool:
-        """Compute it, or resume it; False: another process is at it. LockedError: another is at its best losses.
+        """Compute it, or resume it.
 
-        clusters  those that `first` found; without, that one is run here
+        Args:
+            cells: The folder of all cells.
+            stop: Asked after every round whether to stop.
+            clusters: Those that its prerequisite found; without them the prerequisite is run here.
+
+        Returns:
+            Whether it is done; False if another process is computing it.
+
+        Raises:
+            LockedError: Another process is computing its best losses.
+            Interrupted: `stop` said so.
         """
         folder = files.make_folder(self.folder(cells))
-        with files.lock(folder / "lock", wait=0.5) as mine:  # `status` holds it for an instant
-            if not mine:
+        with files.lock(folder / "lock", wait=0.5) as held:  # `status` holds it for an instant
+            if not held:
                 return False
             if self.done(cells):
                 return True
@@ -139,6 +157,7 @@ class Cell:
             surrogates = Surrogates(cells / "surrogates", wait=False)
             with RunProgress(False) as bars:
                 result = train_and_judge(setup, bars, surrogates, folder, stop=stop)
-            more = {"history": history.thin(history.read(folder)), "key": self.key, "made": provenance()}
-            results.write_row(folder, {"method": self.method} | result.row() | more, GOALS)
+            row = result.row() | {"method": self.method, "key": self.key, "made": provenance()}
+            row["history"] = cast(RoundHistory | None, history.thin(history.read(folder)))
+            results.write_row(folder, row, GOALS)
             return True

@@ -1,75 +1,82 @@
-"""Does what the paper says hold here? Decided by the numbers of all seeds."""
+"""Do the paper's claims hold here? Decided by the numbers of all seeds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from statistics import mean
-from typing import Any
 
-from focusfl.report.below import below
-from focusfl.report.section import Claim
-from focusfl.report.tables import title
-from focusfl.research.paper.reproduction import Saying
-
-Row = dict[str, Any]
+from focusfl.report.certainty import below_best_loss
+from focusfl.report.rows import Row, title
+from focusfl.report.section import JudgedClaim
+from focusfl.research.paper.reproduction import Claim
 
 
-def judge(saying: Saying, rows: list[Row], methods: dict[str, list[str]] | None = None) -> Claim:
-    """holds: in the mean and in every seed, in all parts; holds weakly: in the mean; else it does not hold.
+def judge(claim: Claim, rows: Sequence[Row], methods: Mapping[str, list[str]] | None = None) -> JudgedClaim:
+    """Decide whether a claim holds, over the seeds that all of its methods have: other seeds are other data.
 
-    Over the seeds that all of the methods have: means over different seeds are of different data.
+    Args:
+        claim: The claim.
+        rows: Our runs.
+        methods: The methods of the table, by part. While one of them has no row, the claim is not judged.
 
-    methods  by part, those that the table has: while one of them has no row, nothing is said
+    Returns:
+        "holds": on average and in every seed, in all parts; "holds weakly": on average; otherwise "does not hold".
     """
-    every = dict.fromkeys([*(methods or {}), *(row["part"] for row in rows)])
-    parts = [saying.part] if saying.part is not None else list(every) or [""]
-    weakly = strictly = True
-    numbers = []
+    every = dict.fromkeys([*(methods or {}), *(row.get("part", "") for row in rows)])
+    parts = [claim.part] if claim.part is not None else list(every) or [""]
+    verdicts, numbers = [], []
     for part in parts:
-        values = _values(saying, [row for row in rows if row["part"] == part])
-        mine = values.pop(saying.better, {})
-        others = {k: v for k, v in values.items() if not saying.than or k in saying.than}
-        wanted = set(saying.than or (methods or {}).get(part, [])) - {saying.better}
-        absent = wanted - set(others) | (set() if mine else {saying.better})
-        if absent or not others:
-            said = ", ".join(sorted(map(title, absent))) if mine or others else "all"
-            return Claim(saying.says, "not measured", "missing: " + ": ".join(filter(None, [part, said])))
-        seeds = sorted(mine.keys() & set.intersection(*(set(v) for v in others.values())))
-        if not seeds:
-            return Claim(saying.says, "not measured", "missing: a seed that all have")
-        means = {k: mean(v[s] for s in seeds) for k, v in others.items()}
-        rival, mine_mean = max(means, key=lambda k: means[k]), mean(mine[s] for s in seeds)  # larger is better here
-        weakly &= mine_mean + saying.within >= means[rival]
-        strictly &= all(mine[s] + saying.within >= v[s] for v in others.values() for s in seeds)
-        ours, best = _sign(saying) * mine_mean, _sign(saying) * means[rival]
-        digits = 1 if saying.metric == "rounds" else 4
-        other = "worst" if saying.worse else "best"
-        said = f"{title(saying.better)} {ours:.{digits}f}, the {other} other ({title(rival)}) {best:.{digits}f}"
-        said += f" ({len(seeds)} of {len(mine)} seeds)" if len(seeds) < len(mine) else ""
-        runs = [row for row in rows if (row["part"], row["method"]) == (part, saying.better)]
-        said += f"; {title(saying.better)} has agents below their best loss" * (
-            saying.metric == "faa" and bool(below(runs))
-        )
-        numbers.append(f"{part}: {said}" if part else said)
-    verdict = "holds" if weakly and strictly else "holds weakly" if weakly else "does not hold"
-    return Claim(saying.says, verdict, "; ".join(numbers))
+        runs = [row for row in rows if row.get("part") == part]
+        verdict, text = _judge_part(claim, runs, (methods or {}).get(part, []))
+        if verdict == "not measured":
+            return JudgedClaim(claim.says, verdict, "missing: " + ": ".join(filter(None, [part, text])))
+        verdicts.append(verdict)
+        numbers.append(f"{part}: {text}" if part else text)
+    verdict = next(verdict for verdict in ("does not hold", "holds weakly", "holds") if verdict in verdicts)
+    return JudgedClaim(claim.says, verdict, "; ".join(numbers))
 
 
-def _sign(saying: Saying) -> int:
-    return 1 if (saying.metric == "avg_acc") != saying.worse else -1
+def _judge_part(claim: Claim, runs: Sequence[Row], methods: Sequence[str]) -> tuple[str, str]:
+    """The verdict for one part, and its numbers, or what is missing."""
+    values = _values(claim, runs)
+    ours = values.pop(claim.better, {})
+    others = {k: v for k, v in values.items() if not claim.than or k in claim.than}
+    absent = set(claim.than or methods) - {claim.better} - set(others) | (set() if ours else {claim.better})
+    if absent or not others:
+        return "not measured", ", ".join(sorted(map(title, absent))) if ours or others else "all"
+    seeds = sorted(ours.keys() & set.intersection(*(set(v) for v in others.values())))
+    if not seeds:
+        return "not measured", "a seed that all have"
+    means = {k: mean(v[s] for s in seeds) for k, v in others.items()}
+    rival, our_mean = max(means, key=lambda k: means[k]), mean(ours[s] for s in seeds)
+    weakly = our_mean + claim.within >= means[rival]
+    strictly = all(ours[s] + claim.within >= v[s] for v in others.values() for s in seeds)
+    digits, other, sign = 1 if claim.metric == "rounds" else 4, "worst" if claim.worse else "best", _sign(claim)
+    text = f"{title(claim.better)} {sign * our_mean:.{digits}f}, "
+    text += f"the {other} other ({title(rival)}) {sign * means[rival]:.{digits}f}"
+    text += f" ({len(seeds)} of {len(ours)} seeds)" if len(seeds) < len(ours) else ""
+    if claim.metric == "faa" and below_best_loss([row for row in runs if row["method"] == claim.better]):
+        text += f"; {title(claim.better)} has agents below their best loss"
+    return "holds" if weakly and strictly else "holds weakly" if weakly else "does not hold", text
 
 
-def _values(saying: Saying, rows: list[Row]) -> dict[str, dict[int, float]]:
-    """By method and seed, turned so that larger is better."""
-    sign = _sign(saying)
+def _sign(claim: Claim) -> int:
+    """1 if larger numbers support the claim, otherwise -1."""
+    return 1 if (claim.metric == "avg_acc") != claim.worse else -1
+
+
+def _values(claim: Claim, rows: Sequence[Row]) -> dict[str, dict[int, float]]:
+    """The metric by method and seed, with the sign that makes larger numbers support the claim."""
+    sign = _sign(claim)
     found: dict[str, dict[int, float]] = {}
     for row in rows:
-        value = _rounds(row) if saying.metric == "rounds" else row[saying.metric]
+        value = _mean_rounds(row) if claim.metric == "rounds" else row[claim.metric]
         if value is not None:
             found.setdefault(row["method"], {})[row["seed"]] = sign * value
     return found
 
 
-def _rounds(row: Row) -> float | None:
-    """The mean over the goals; one that was never reached counts as all the rounds there were."""
+def _mean_rounds(row: Row) -> float | None:
+    """The mean over the goals; a goal that was never reached counts as all the rounds there were."""
     goals = row.get("rounds_to")
     return mean(row["rounds"] if t is None else t for t in goals.values()) if goals else None

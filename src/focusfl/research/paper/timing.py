@@ -1,4 +1,4 @@
-"""What a round, a prediction and a metric cost: `focusfl reproduce runtime` and `metric-time`."""
+"""How long a round, a prediction and a metric take: `focusfl reproduce runtime` and `metric-time`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,25 @@ from focusfl.algorithms.focus.focus import Focus
 from focusfl.data.sets.mnist import rotated_mnist
 from focusfl.engines import plan
 from focusfl.fairness import metrics
+from focusfl.report.section import Measurement
 from focusfl.run.setup import Setup
 
-Row = dict[str, Any]
-Watch = Callable[[int, int], None]
-SETTLED = "focus, labels settled"
+Watch = Callable[[int, int], None]  # called with the steps done and all steps
+SETTLED_FOCUS = "focus, labels settled"
 
 
-def runtime(n: int | None, repeats: int, watch: Watch = lambda done, total: None) -> list[Row]:
-    """Seconds of a round and of a prediction of every method on rotated MNIST, and their ratios to FedAvg's.
+def runtime(n: int | None, repeats: int, watch: Watch = lambda done, total: None) -> list[Measurement]:
+    """Measure the seconds of a round and of a prediction of every method on rotated MNIST.
 
-    The methods take turns, so that a busy moment of the machine hits all; ratios are medians over the turns.
+    The methods take turns, so that a busy moment of the machine affects all.
+
+    Args:
+        n: Training examples per agent; None: all.
+        repeats: How many turns.
+        watch: Called after every measurement.
+
+    Returns:
+        One line per method: medians over the turns, and medians of the ratios to FedAvg.
     """
     fed = rotated_mnist(n=n)
     assert fed.clusters is not None
@@ -35,9 +43,9 @@ def runtime(n: int | None, repeats: int, watch: Watch = lambda done, total: None
             algorithm = needed.with_clusters(fed.clusters)
         setups[name] = Setup.of(algorithm, fed, engine="serial")
     states = {name: setup.start() for name, setup in setups.items()}
-    setups[SETTLED], (server, agents) = setups["focus"], setups["focus"].start()
+    setups[SETTLED_FOCUS], (server, agents) = setups["focus"], setups["focus"].start()
     agents["log_pi"] = torch.log_softmax(50 * (fed.clusters[:, None] == torch.arange(3)).float(), 1)
-    states[SETTLED] = server, agents
+    states[SETTLED_FOCUS] = server, agents
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in setups}
     for turn in range(repeats):
         for i, (name, setup) in enumerate(setups.items()):
@@ -46,7 +54,7 @@ def runtime(n: int | None, repeats: int, watch: Watch = lambda done, total: None
     base = times["fedavg"]
     rows = []
     for name, each in times.items():
-        ratios = [[mine[i] / his[i] for mine, his in zip(each, base, strict=True)] for i in range(2)]
+        ratios = [[mine[i] / theirs[i] for mine, theirs in zip(each, base, strict=True)] for i in range(2)]
         rows.append({"method": name, "round_seconds": median(t for t, _ in each), "round_ratio": median(ratios[0])})
         rows[-1] |= {"inference_seconds": median(t for _, t in each), "inference_ratio": median(ratios[1])}
     return rows
@@ -62,8 +70,8 @@ def _round_and_prediction(setup: Setup, server: Any, agents: Any, t: int) -> tup
     return middle - clock, time.perf_counter() - middle
 
 
-def metric_time(trials: int = 100) -> list[Row]:
-    """Seconds to compute each fairness metric from the agents' losses, mean over the trials."""
+def metric_time(trials: int = 100) -> list[Measurement]:
+    """Measure the seconds to compute each fairness metric from the agents' losses: the mean over the trials."""
     rng = torch.Generator().manual_seed(0)
     rows = []
     for E in (10, 100, 1_000_000):

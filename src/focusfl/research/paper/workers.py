@@ -1,4 +1,4 @@
-"""focusfl reproduce: compute the cells of the paper's tables and figures, in parallel."""
+"""focusfl reproduce: compute the cells of the paper's tables and figures in worker processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from focusfl.research.paper import keeping, surrogates, timing
+from focusfl.report.section import Measurement
+from focusfl.research.paper import stored_results, surrogates, timing
 from focusfl.research.paper.cells import Cell
 from focusfl.research.paper.reproduction import Part, Reproduction
 from focusfl.research.theory.check import check_all, summary
@@ -31,17 +32,29 @@ def reproduce(
     progress: bool | None = None,
     precision: str = "float32",
 ) -> list[str]:
-    """Compute what is missing, the first seed of everything first; returns what failed, and why.
+    """Compute what is missing, the first seed of everything first.
 
-    precision  bf16: what is missing is computed in bfloat16, where the processor has units for it
+    Args:
+        wanted: The tables and figures.
+        cells: The folder of the cells and their checkpoints.
+        results: The folder of the results.
+        jobs: How many cells to compute at the same time.
+        progress: Whether to show a progress bar on stderr; by default if stderr is a terminal.
+        precision: With bf16, what is missing is computed in bfloat16, on processors with bfloat16 support.
+
+    Returns:
+        What failed, and why.
+
+    Raises:
+        Interrupted: Ctrl-C. The same command resumes.
     """
     files.make_folder(cells)
     files.make_folder(results)
-    known = keeping.kept(results)
-    every = sorted((place for one in wanted for place in keeping.cells_of(one)), key=_turn)
-    missing = [cell for _, cell in every if keeping.status(cell, known, cells, precision) != "done"]
-    todo = {cell.key: cell for cell in (c if precision == "float32" else c.fast for c in missing)}
-    save = partial(keeping.write, wanted, cells, results)
+    stored = stored_results.stored_rows(results)
+    every = sorted((place for one in wanted for place in stored_results.cells_of(one)), key=_seed_position)
+    missing = [cell for _, cell in every if stored_results.cell_status(cell, stored, cells, precision) != "done"]
+    todo = {cell.key: cell for cell in (c if precision == "float32" else c.in_bf16 for c in missing)}
+    save = partial(stored_results.write_results, wanted, cells, results)
     if todo:
         _compute(list(todo.values()), cells, results, jobs, progress, save)
     save()
@@ -52,7 +65,7 @@ def reproduce(
 
 
 def _measure(one: Reproduction, cells: Path, results: Path, progress: bool | None, precision: str) -> None:
-    """Times, bounds and other surrogates: measured here and now, unless they have been."""
+    """Times, bounds and other surrogates are measured in this process, unless their file is there."""
     path = results / f"{one.name}.{one.scale}.json"
     if path.exists():
         return
@@ -61,14 +74,16 @@ def _measure(one: Reproduction, cells: Path, results: Path, progress: bool | Non
         def watch(done: int, total: int) -> None:
             bar(done / total, 0, 1)
 
+        table: list[Measurement]
         if one.kind == "runtime":
-            rows = timing.runtime(one.options.get("n"), repeats=5, watch=watch)
+            table = timing.runtime(one.options.get("n"), repeats=5, watch=watch)
         elif one.kind == "metric-time":
-            rows = timing.metric_time()
+            table = timing.metric_time()
         elif one.kind == "surrogates":
-            rows = surrogates.against_others(one, keeping.kept(results), cells, precision, watch)
+            stored = stored_results.stored_rows(results)
+            table = surrogates.against_other_best_losses(one, stored, cells, precision, watch)
         elif one.kind == "theory":
-            rows = [{k: v.strip("*") for k, v in line.items()} for line in summary(check_all(watch=watch))]
+            table = [{k: v.strip("*") for k, v in line.items()} for line in summary(check_all(watch=watch))]
         else:
             raise InputError(f"{one.name}: unknown kind {one.kind!r}")
     page = {
@@ -76,7 +91,7 @@ def _measure(one: Reproduction, cells: Path, results: Path, progress: bool | Non
         "scale": one.scale,
         "settings": one.options,
         "written_by": provenance(),
-        "table": rows,
+        "table": table,
     }
     files.write_json(path, page)
 
@@ -84,16 +99,16 @@ def _measure(one: Reproduction, cells: Path, results: Path, progress: bool | Non
 def _compute(
     todo: list[Cell], cells: Path, results: Path, jobs: int, progress: bool | None, save: Callable[[], None]
 ) -> None:
-    """Worker processes take cell after cell; this one watches, and saves the results as they come."""
+    """Worker processes take cell after cell; this process watches, and saves the results as they come."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     queue.cancel_join_thread()  # stopped early, nobody will take the rest: do not wait for that
     for cell in todo:
         queue.put(cell)
-    asked, here = context.Event(), os.getpid()
-    about = (queue, cells, results, jobs, asked, here)
-    workers = [context.Process(target=_work, args=about, daemon=True) for _ in range(jobs)]
-    with graceful_stop() as stop, TotalProgress(sum(_length(cell) for cell in todo), progress) as bar:
+    stopping, parent = context.Event(), os.getpid()
+    arguments = (queue, cells, results, jobs, stopping, parent)
+    workers = [context.Process(target=_work, args=arguments, daemon=True) for _ in range(jobs)]
+    with graceful_stop() as stop, TotalProgress(sum(_rounds(cell) for cell in todo), progress) as bar:
         for worker in workers:
             worker.start()
         finished = -1
@@ -101,37 +116,46 @@ def _compute(
             while any(worker.is_alive() for worker in workers):
                 time.sleep(0.5)
                 done = [cell for cell in todo if cell.done(cells)]
-                bar(sum(min(cell.rounds_done(cells), _length(cell)) for cell in todo), len(done), len(todo))
+                bar(sum(min(cell.rounds_done(cells), _rounds(cell)) for cell in todo), len(done), len(todo))
                 if len(done) != finished:
                     finished = len(done)
                     save()
                 if stop():
-                    asked.set()
-        except KeyboardInterrupt:  # the second: at once; cells go on from their checkpoints
+                    stopping.set()
+        except KeyboardInterrupt:  # the second: at once; cells resume from their checkpoints
             for worker in workers:
                 worker.kill()
             raise
-        finally:  # whatever went wrong here, nobody computes on without being watched
-            asked.set()
+        finally:  # whatever went wrong here, no worker computes without being watched
+            stopping.set()
     if stop():
-        raise Interrupted("stopped; the same command goes on where it was")
+        raise Interrupted("stopped; run the same command again to resume")
     if any(worker.exitcode for worker in workers):
-        raise OSError("a worker died (out of memory or disk?); the same command goes on where it was")
+        raise OSError("a worker process died (out of memory or disk?); run the same command again to resume")
 
 
-def _work(queue: Any, cells: Path, results: Path, jobs: int, asked: Any, parent: int) -> None:
+def _work(queue: Any, cells: Path, results: Path, jobs: int, stopping: Any, parent: int) -> None:
     """A worker: until there are no more cells, or it is asked to stop, or the parent is gone."""
     import torch
 
     for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C reaches all; the parent says when to stop
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
-    cell_after_cell(queue, cells, results, lambda: bool(asked.is_set()) or os.getppid() != parent)
+    run_cells(queue, cells, results, lambda: bool(stopping.is_set()) or os.getppid() != parent)
 
 
-def cell_after_cell(queue: Any, cells: Path, results: Path, stop: Callable[[], bool]) -> None:
-    """Until there are none; one that needs what another process is computing waits for it, then goes first."""
-    waiting: list[tuple[Cell, Callable[[], bool]]] = []  # and what is true as long
+def run_cells(queue: Any, cells: Path, results: Path, stop: Callable[[], bool]) -> None:
+    """Run the cells of a queue until it is empty.
+
+    A cell that needs what another process is computing waits for it, and then goes first.
+
+    Args:
+        queue: The cells.
+        cells: The folder of the cells.
+        results: The folder of the results, where prerequisites may be stored.
+        stop: Asked whether to stop.
+    """
+    waiting: list[tuple[Cell, Callable[[], bool]]] = []  # each as long as its condition is true
     while not stop():
         ready = next((each for each in waiting if not each[1]()), None)
         if ready is not None:
@@ -144,40 +168,41 @@ def cell_after_cell(queue: Any, cells: Path, results: Path, stop: Callable[[], b
                 if waiting:
                     continue
                 return
-            if _first_runs(cell, cells):
-                waiting.append((cell, partial(_first_runs, cell, cells)))
+            if _prerequisite_runs(cell, cells):
+                waiting.append((cell, partial(_prerequisite_runs, cell, cells)))
                 continue
         try:
-            row = cell.first and keeping.row_of(cell.first, keeping.kept(results), cells)
+            first = cell.prerequisite
+            row = first and stored_results.find_row(first, stored_results.stored_rows(results), cells)
             cell.run(cells, stop, row["clusters"] if row else None)
         except Interrupted:
             return
         except LockedError as other:
-            waiting.append((cell, partial(_held, other.lock)))
+            waiting.append((cell, partial(_is_locked, other.lock)))
         except OSError:  # a full disk would meet every cell
             raise
         except Exception as error:
             files.write_text(cell.folder(cells) / "error.txt", f"{type(error).__name__}: {error}")
 
 
-def _first_runs(cell: Cell, cells: Path) -> bool:
-    """Is the cell that it builds on being computed?"""
-    first = cell.first
-    return first is not None and "running" in (first.status(cells), first.fast.status(cells))
+def _prerequisite_runs(cell: Cell, cells: Path) -> bool:
+    """Is another process computing the cell that this one needs?"""
+    first = cell.prerequisite
+    return first is not None and "running" in (first.status(cells), first.in_bf16.status(cells))
 
 
-def _held(lock: Path) -> bool:
+def _is_locked(lock: Path) -> bool:
     with files.lock(lock, wait=0) as free:
         return not free
 
 
-def _turn(place: tuple[Part, Cell]) -> int:
-    """Which of its seeds it is."""
+def _seed_position(place: tuple[Part, Cell]) -> int:
+    """Which of its part's seeds the cell has."""
     part, cell = place
     return part.experiment.seeds.index(cell.seed)
 
 
-def _length(cell: Cell) -> int:
+def _rounds(cell: Cell) -> int:
     return cell.experiment.settings.rounds or 1
 
 

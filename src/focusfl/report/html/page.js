@@ -1,5 +1,5 @@
-/* Draws the plots that figures.py describes, when they come into view, at the width they have.
-   Their colours are those of page.css; what comes from data is only ever set as text. */
+/* Draws the plots that plots.py describes when they come into view, at the width they have.
+   Their colours are those of page.css; data is only ever set as text. */
 "use strict";
 const PLOTS = JSON.parse(document.getElementById("plots").textContent);
 const TIP = document.getElementById("tip");
@@ -27,7 +27,7 @@ function menu(host, words, options) {
   return list;
 }
 
-/* A panel for each item, with its name above; all are there before any is filled, so that their width is known. */
+/* One panel per item, with its name above. All are there before any is filled, so that their width is known. */
 function panels(grid, items, fill) {
   grid.replaceChildren();
   const cells = items.map(item => add(grid, "div", { class: "panel" }));
@@ -49,7 +49,7 @@ function frame(cell, height, label, axis) {
   return { svg, y, left, right, top, bottom, below: bottom + 17 };
 }
 
-/* find(x, y) says what is there, heading first. */
+/* Shows a tooltip: find(x, y) returns its lines, heading first. */
 function hover(svg, find, leave = () => {}) {
   svg.onpointermove = svg.onpointerdown = event => {
     const box = svg.getBoundingClientRect(), k = svg.viewBox.baseVal.width / box.width;

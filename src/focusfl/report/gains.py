@@ -1,0 +1,122 @@
+"""Who gained and who lost: each agent's loss under one method, compared with its loss under another.
+
+A difference counts if it is beyond noise and more than a small share of the loss. Its noise is the standard error
+over the test examples: that of the difference itself where two methods were evaluated in pairs (`gap_se`),
+otherwise that of both; the mean over the seeds, or the spread of the seeds where that is wider. Where nothing is
+known about the noise, the small share alone decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import hypot, isfinite, sqrt
+from statistics import NormalDist, fmean, stdev
+from typing import NamedTuple
+
+from focusfl.report.rows import Row, agent_numbers
+
+BASELINES = {"fedavg": "FedAvg", "local": "training alone"}  # what methods are compared with, by algorithm
+ERROR_RATE = 0.05  # chance to name any agent where no agent differs: more agents need more evidence for each
+MIN_RELATIVE_GAP = 0.02  # of the loss: a smaller difference does not matter, however certain it is
+
+
+class Pair(NamedTuple):
+    """The loss of one agent, or of all agents on average, under the method and under the other."""
+
+    ours: float
+    theirs: float
+    se: float | None  # of the difference
+
+
+class Gains(NamedTuple):
+    """One method compared with another. Every agent is in one of the first three lists."""
+
+    gained: list[int]
+    lost: list[int]
+    same: list[int]
+    pairs: dict[int, list[Pair]]  # by agent, one pair per seed
+    overall: int  # of the mean over the agents: -1 gained, 1 lost, 0 about the same
+    threshold: str  # what a difference that counts is larger than: "noise", or "2 %" where no noise is known
+
+    def mean_losses(self, agents: Sequence[int]) -> tuple[float, float]:
+        """Return the mean over these agents and the seeds, under the method and under the other."""
+        pairs = [pair for e in agents for pair in self.pairs[e]]
+        return fmean(p.ours for p in pairs), fmean(p.theirs for p in pairs)
+
+
+def compare_losses(runs: Sequence[Row], others: Sequence[Row]) -> Gains | None:
+    """Compare the agents' losses under two methods.
+
+    Args:
+        runs: The runs of one method.
+        others: The runs of the other.
+
+    Returns:
+        Who gained and who lost, on the seeds that both have; None where they share no seed or no agent.
+    """
+    seeds = [_pairs(a, b) for a in runs for b in others if a["seed"] == b["seed"]]
+    agents = sorted(set.intersection(*map(set, seeds))) if seeds else []
+    if not agents:
+        return None
+    pairs = {e: [seed[e] for seed in seeds] for e in agents}
+    verdicts = {e: verdict(each, len(agents)) for e, each in pairs.items()}
+    gained, lost, same = ([e for e in agents if verdicts[e] == sign] for sign in (-1, 1, 0))
+    means = []
+    for each in ([seed[e] for e in agents] for seed in seeds):
+        noise = [p.se for p in each if p.se is not None]  # agents have different test examples
+        se = hypot(*noise) / len(each) if len(noise) == len(each) else None
+        means.append(Pair(fmean(p.ours for p in each), fmean(p.theirs for p in each), se))
+    noisy = len(seeds) > 1 or pairs[agents[0]][0].se is not None
+    threshold = "noise" if noisy else f"{100 * MIN_RELATIVE_GAP:g} %"
+    return Gains(gained, lost, same, pairs, verdict(means), threshold)
+
+
+def verdict(seeds: Sequence[Pair], questions: int = 1) -> int:
+    """Judge one agent, or all on average.
+
+    Args:
+        seeds: The losses, one pair per seed.
+        questions: How many such questions are asked at the same time (Bonferroni).
+
+    Returns:
+        -1 gained, 1 lost, 0 about the same.
+
+    >>> verdict([Pair(0.7, 1.0, 0.14)]), verdict([Pair(0.7, 1.0, 0.14)], 10), verdict([Pair(1.03, 1, None)])
+    (-1, 0, 1)
+    """
+    gaps = [p.ours - p.theirs for p in seeds]
+    noise = [p.se for p in seeds if p.se is not None]
+    se = fmean(noise) if len(noise) == len(seeds) else 0.0
+    if len(seeds) > 1:
+        se = max(se, stdev(gaps) / sqrt(len(seeds)))
+    small = MIN_RELATIVE_GAP * abs(fmean(p.theirs for p in seeds))
+    least = max(NormalDist().inv_cdf(1 - ERROR_RATE / 2 / questions) * se, small)
+    gap = fmean(gaps)
+    return 0 if abs(gap) <= least else 1 if gap > 0 else -1
+
+
+def needs_gap_se(one: Row, other: Row) -> bool:
+    """Say whether a row should keep the standard error of the difference between two runs (`gap_se`).
+
+    It should if one of them is a baseline of the other, and if their best losses are the same: then the error of
+    the difference of their excess risks is that of their losses.
+    """
+    labels = one["pi"] is not None or other["pi"] is not None
+    baseline = bool({one["algorithm"], other["algorithm"]} & BASELINES.keys())
+    return labels and baseline and one["bayes"] == other["bayes"]
+
+
+def _pairs(one: Row, other: Row) -> dict[int, Pair]:
+    """The agents that both have, with the standard error of their difference where it is known."""
+    ours, theirs = agent_numbers(one), agent_numbers(other)
+    se: dict[int, float] = {}
+    if other["method"] in one.get("gap_se", {}):
+        se = dict(zip(ours, one["gap_se"][other["method"]], strict=True))
+    elif one["method"] in other.get("gap_se", {}):
+        se = dict(zip(theirs, other["gap_se"][one["method"]], strict=True))
+    elif one.get("excess_se") is not None and other.get("excess_se") is not None:
+        its = dict(zip(theirs, other["excess_se"], strict=True))
+        se = {e: hypot(v, its[e]) for e, v in zip(ours, one["excess_se"], strict=True) if e in its}
+    losses = dict(zip(theirs, other["loss"], strict=True))
+    both = {e: (loss, losses[e]) for e, loss in zip(ours, one["loss"], strict=True) if e in losses}
+    return {e: Pair(a, b, se.get(e)) for e, (a, b) in both.items() if isfinite(a) and isfinite(b)}

@@ -1,0 +1,230 @@
+"""One row of results.json: what one run found. Every table, sentence and plot is made from these rows.
+
+`Row` says which keys there are; `read_row` and `read_rows` check what comes from a file. E agents, M clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import (
+    Any,
+    Literal,
+    NotRequired,  # pydantic needs this TypedDict before Python 3.12
+    TypeAlias,
+    cast,
+)
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from focusfl.algorithms import ALGORITHMS
+from focusfl.util import files
+from focusfl.util.errors import InputError
+
+ROW_VERSION = 1  # of the rows that this release writes
+
+
+class IntervalRow(TypedDict):
+    """A confidence interval (fairness.intervals.Interval)."""
+
+    low: float
+    estimate: float  # corrected for the bias that noise brings
+    high: float
+
+
+class LabelHistory(TypedDict):
+    """Soft labels in some of the rounds."""
+
+    round: list[int]  # [rounds]
+    pi: list[list[list[float]]]  # [rounds][E][M]; E are all agents, also those that `agents` of the row leaves out
+
+
+class RoundHistory(TypedDict):
+    """Averages in the rounds that were evaluated (run.history.thin)."""
+
+    round: list[int]  # [rounds], counted from 1, as in the lists below
+    avg_loss: list[float]
+    agnostic_loss: list[float]
+    avg_acc: list[float] | None  # None in regression
+    pi: LabelHistory | None  # None without labels, or with too many of them to keep
+
+
+class Row(TypedDict):
+    """One run: one method on one data set with one seed."""
+
+    version: NotRequired[int]  # of this format; rows of release 0.1 have none
+
+    # What was run
+    method: str  # as the user wrote it, with options: "qffl:q=0.1"
+    algorithm: str  # its key in ALGORITHMS: "qffl"
+    params: dict[str, Any]  # all options of the algorithm, by name
+    data: str  # name of the federation
+    seed: int
+    rounds: int  # T
+    engine: str  # serial | vectorised | flower
+    train: dict[str, Any]  # options of local training (core.train.Train)
+    precision: NotRequired[str]  # "bf16" if local training multiplied in bfloat16
+
+    # Averages over the agents
+    avg_acc: float | None  # None in regression
+    avg_loss: float
+    faa: float  # the largest excess risk minus the least
+    agnostic_loss: float  # loss of the worst agent
+    accuracy_parity: float | None  # standard deviation of the agents' accuracies; None in regression
+    worst_agent: int  # place in `loss` of the largest loss
+    seconds: float  # of training
+    rounds_to: NotRequired[dict[str, int | None] | None]  # first round with each accuracy: {"0.7": 12, "0.8": None}
+
+    # One entry per agent, [E]
+    agents: NotRequired[list[int]]  # their numbers, if some sent no result; otherwise 0 ... E - 1
+    names: NotRequired[list[str]]  # their names, if the data comes from a folder
+    n: NotRequired[list[int]]  # training examples
+    loss: list[float]  # on the agent's test data
+    acc: list[float] | None  # None in regression
+    excess_risk: list[float]  # loss minus best loss
+    bayes: list[float]  # best loss
+    bayes_kind: str  # where the best losses come from: exact | true | learned | agent
+    pi: list[list[float]] | None  # [E][M] soft labels; None for methods without
+    clusters: list[int]  # who shares a model with whom
+    true_clusters: list[int] | None  # None if they are not known
+    ari: float | None  # adjusted Rand index of `clusters` and `true_clusters`
+
+    # Noise of the test examples, where there are enough of them
+    excess_se: NotRequired[list[float]]  # [E] standard error of each excess risk
+    faa_interval: NotRequired[IntervalRow]
+    faa90: NotRequired[float]  # 95th minus 5th percentile of the excess risks, with many agents
+    faa90_interval: NotRequired[IntervalRow]
+    faa_correlation: NotRequired[dict[str, float]]  # of the noise of two methods' FAA, by the other method
+    gap_se: NotRequired[dict[str, list[float]]]  # [E] standard errors of differences in loss, by the other method
+
+    # Only in the results of `focusfl reproduce` and on a page
+    part: NotRequired[str]  # which of several settings it belongs to: "k = 1"; "" if there is one
+    history: NotRequired[RoundHistory | None]  # None if no history was kept
+    key: NotRequired[str]  # identifies the run's settings (research.paper.cells)
+    made: NotRequired[dict[str, Any]]  # versions, machine and commit that computed it
+
+
+Runs: TypeAlias = dict[str, list[Row]]  # the runs of several methods, by the method's title
+Metric: TypeAlias = Literal["avg_acc", "avg_loss", "faa", "agnostic_loss"]
+METRICS: dict[Metric, str] = {  # the columns of every table of results, with their headings
+    "avg_acc": "accuracy",
+    "avg_loss": "loss",
+    "faa": "FAA",
+    "agnostic_loss": "agnostic loss",
+}
+_ROW = TypeAdapter(Row)
+
+
+def read_row(value: object, path: Path) -> Row:
+    """Check that a value is a row.
+
+    Args:
+        value: What was read from the file. Keys that are not known are kept.
+        path: The file, for messages.
+
+    Returns:
+        The same value.
+
+    Raises:
+        InputError: A key is missing or has a wrong type, or a newer release has written the row.
+    """
+    version = value.get("version") if isinstance(value, dict) else None
+    if isinstance(version, int) and version > ROW_VERSION:
+        newer = f"a newer focusfl wrote it (version = {version}, this one reads {ROW_VERSION} at most)"
+        raise InputError(f"{path}: {newer}: update focusfl")
+    try:
+        _ROW.validate_python(value, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "row"
+        raise InputError(
+            f"{path}: {key}: {first['msg']}. This is not the result of a run: delete the file and run the command "
+            "that wrote it again"
+        ) from error
+    return cast(Row, value)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read results.json.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its rows.
+
+    Raises:
+        InputError: The file is not JSON, not a list, or one of its rows is not a row (see `read_row`).
+    """
+    values = files.read_json(path)
+    if not isinstance(values, list):
+        raise InputError(f"{path}: expected a list of rows; delete the file and run the experiment with --resume")
+    return [read_row(value, path) for value in values]
+
+
+def title(method: str) -> str:
+    """Return the name of a method as papers write it, with its options.
+
+    >>> title("qffl:q=0.1")
+    'q-FFL q=0.1'
+    """
+    name, *options = method.split(":")
+    return " ".join([ALGORITHMS[name].name, *options])
+
+
+def by_method(rows: Sequence[Row]) -> Runs:
+    """Group rows by the title of their method."""
+    runs: Runs = {}
+    for row in rows:
+        runs.setdefault(title(row["method"]), []).append(row)
+    return runs
+
+
+def values(runs: Sequence[Row], metric: Metric) -> list[float]:
+    """Return the metric of each run that has it: there is no accuracy in regression."""
+    return [value for row in runs if (value := row[metric]) is not None]
+
+
+def clusters_right(runs: Sequence[Row], unknown: str = "-") -> str:
+    """Say in how many runs the clusters are the true ones: "2 of 3"."""
+    known = [row for row in runs if row["pi"] is not None and row["ari"] is not None]
+    return f"{sum(row['ari'] == 1 for row in known)} of {len(known)}" if known else unknown
+
+
+def agent_numbers(row: Row) -> list[int]:
+    """Return the number of each agent of the row: across machines some may have sent no result."""
+    return list(row.get("agents") or range(len(row["loss"])))
+
+
+def shared_agents(runs: Runs) -> tuple[Runs, list[int]]:
+    """Reduce runs to the agents that are in all of them, so that a place in one is the same agent in all.
+
+    Args:
+        runs: By method. Across machines, runs may have different agents.
+
+    Returns:
+        The reduced runs, and the numbers of the agents that only some of the runs have.
+    """
+    present = [set(agent_numbers(row)) for rows in runs.values() for row in rows]
+    shared = sorted(set.intersection(*present))
+    missing = sorted(set.union(*present).difference(shared))
+    return {name: [_select_agents(row, shared) for row in rows] for name, rows in runs.items()}, missing
+
+
+def _select_agents(row: Row, agents: list[int]) -> Row:
+    """Keep these agents. A history has the labels of all agents: there a number is a place."""
+    place = {e: i for i, e in enumerate(agent_numbers(row))}
+    at, pi, true, history = [place[e] for e in agents], row["pi"], row["true_clusters"], row.get("history")
+    row = row | {
+        "agents": agents,
+        "loss": [row["loss"][i] for i in at],
+        "excess_risk": [row["excess_risk"][i] for i in at],
+        "clusters": [row["clusters"][i] for i in at],
+        "pi": None if pi is None else [pi[i] for i in at],
+        "true_clusters": None if true is None else [true[i] for i in at],
+    }
+    if history is not None and history["pi"] is not None:
+        labels = [[labels[e] for e in agents] for labels in history["pi"]["pi"]]
+        row["history"] = history | {"pi": history["pi"] | {"pi": labels}}
+    return row

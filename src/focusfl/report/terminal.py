@@ -1,0 +1,177 @@
+"""Results as tables and sentences in the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import mean, pstdev
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from focusfl.report import certainty, sentences
+from focusfl.report.rows import METRICS, Row, Runs, agent_numbers, by_method, clusters_right, shared_agents, title
+from focusfl.report.rows import values as values_of
+
+MAX_BAR_METHODS = 4  # methods whose bars fit side by side
+BAR_WIDTH = 16  # characters
+MAX_AGENTS = 40  # lines of the table of agents: of more agents the first and the last are shown
+
+
+def show(rows: list[Row], left_out: dict[str, str], console: Console) -> None:
+    """Print all tables, then the sentences.
+
+    Args:
+        rows: The rows of results.json.
+        left_out: The methods that could not run, and why.
+        console: Where to print.
+    """
+    runs = by_method(rows)
+    absent = [f"{title(method)}: left out. {why}" for method, why in left_out.items()]
+    console.print(Group(methods(runs), *absent, faa_intervals(runs)))
+    console.print(Group(excess_risks(runs), clusters(runs), rounds_to_accuracy(runs), in_words(runs)))
+
+
+def methods(runs: Runs) -> Table:
+    """Mean and standard deviation over the seeds; the best mean of each column is bold."""
+    first = next(iter(runs.values()))
+    columns = {metric: heading for metric, heading in METRICS.items() if first[0][metric] is not None}
+    about = f"{first[0]['data']}: mean±standard deviation over {len(first)} seed(s)"
+    table = Table(title=about, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    means = {name: {k: mean(values_of(rows, k)) for k in columns} for name, rows in runs.items()}
+    lines = []
+    for name, rows in runs.items():
+        cells = []
+        for k in columns:
+            digits = 3 if k == "avg_acc" else 4
+            spread = f"±{pstdev(values_of(rows, k)):.1g}" if len(rows) > 1 else ""
+            cells.append(f"{means[name][k]:.{digits}f}{spread}")
+        lines.append([name, *cells, clusters_right(rows)])
+    table.add_column("method", overflow="fold")
+    for i, heading in enumerate(columns.values(), 1):  # a narrow terminal folds the names, never the numbers
+        table.add_column(heading, justify="right", min_width=max(len(line[i]) for line in lines))
+    table.add_column("clusters right", justify="right", width=8)
+    best = {k: (max if k == "avg_acc" else min)(m[k] for m in means.values()) for k in columns}
+    for name, *cells, right in lines:
+        marked = [
+            f"[bold]{cell}[/bold]" if means[name][k] == best[k] else cell
+            for k, cell in zip(columns, cells, strict=True)
+        ]
+        table.add_row(name, *marked, right)
+    return table
+
+
+def faa_intervals(runs: Runs) -> RenderableType:
+    """Intervals of FAA, and which methods are less fair than the fairest by more than noise."""
+    made = certainty.faa_table(runs)
+    if made is None:
+        return Group()
+    head, lines = made
+    table = Table(title=certainty.TITLE, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for i, heading in enumerate(head):
+        folds = i in (0, len(head) - 2)  # the name and the difference; other columns would lose digits or "yes"
+        width = None if folds else max(len(line[i]) for line in lines)
+        table.add_column(heading, justify="right" if i else "left", overflow="fold", min_width=width)
+    for line in lines:
+        table.add_row(*line)
+    return table
+
+
+def excess_risks(runs: Runs) -> RenderableType:
+    """Each agent's excess risk, for the agents that all runs have; the others are named below."""
+    runs, missing = shared_agents(runs)
+    first = next(iter(runs.values()))[0]
+    if not first["loss"]:
+        return sentences.NO_SHARED_AGENT
+    risks = {
+        name: [mean(each) for each in zip(*(row["excess_risk"] for row in rows), strict=True)]
+        for name, rows in runs.items()
+    }
+    table = agent_bars(first, risks) if len(runs) <= MAX_BAR_METHODS else profiles(first, risks)
+    table.title = "Each agent's excess risk, mean over the seeds"
+    table.caption = sentences.not_shown(missing) if missing else None
+    return table
+
+
+def agent_bars(first: Row, risks: dict[str, list[float]]) -> Table:
+    """One line per agent, one bar per method: the shorter and the more alike the bars, the fairer."""
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("agent", justify="right")
+    table.add_column("true cluster", justify="right")
+    for name in risks:
+        table.add_column(name)
+    longest = max((abs(v) for values in risks.values() for v in values), default=0) or 1
+    true, number, E = first["true_clusters"], agent_numbers(first), len(first["loss"])
+    for e in range(E):
+        if E > MAX_AGENTS and MAX_AGENTS // 2 <= e < E - MAX_AGENTS // 2:
+            if e == MAX_AGENTS // 2:
+                table.add_row("...", "", *("" for _ in risks))
+            continue
+        bars = [
+            f"{values[e]:+.4f} {'█' * round(BAR_WIDTH * abs(values[e]) / longest)}" for values in risks.values()
+        ]
+        table.add_row(str(number[e]), "-" if true is None else str(true[e]), *bars)
+    return table
+
+
+def profiles(first: Row, risks: dict[str, list[float]]) -> Table:
+    """One line per method, one small bar per agent, all to the same scale: the square root."""
+    table = Table("method", "one bar per agent", box=SIMPLE_HEAD)
+    table.add_column("smallest", justify="right")
+    table.add_column("largest", justify="right")
+    top = max(max(values) for values in risks.values()) or 1
+    for name, values in risks.items():
+        bars = "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * (max(v, 0) / top) ** 0.5))] for v in values[:100])
+        worst = agent_numbers(first)[values.index(max(values))]
+        table.add_row(name, bars, f"{min(values):+.4f}", f"{max(values):+.4f} (agent {worst})")
+    return table
+
+
+def clusters(runs: Runs) -> RenderableType:
+    """How many agents of each true cluster c are in which learned cluster m."""
+    table = Table(title="Learned clusters and true clusters (c → m x number of agents)", box=SIMPLE_HEAD)
+    for heading in ("method", "seed", "true → learned", "adjusted Rand index"):
+        table.add_column(heading)
+    for name, rows in runs.items():
+        for row in rows:
+            true = row["true_clusters"]
+            if row["pi"] is None or true is None:
+                continue
+            pairs = Counter(zip(true, row["clusters"], strict=True))
+            parts = [
+                f"{c} → " + " + ".join(f"{m}x{n}" for (t, m), n in sorted(pairs.items()) if t == c)
+                for c in sorted(set(true))
+            ]
+            table.add_row(name, str(row["seed"]), "   ".join(parts), f"{row['ari']:.2f}")
+    return table if table.row_count else Group()
+
+
+def rounds_to_accuracy(runs: Runs) -> RenderableType:
+    """The first round whose average accuracy reaches each goal, seed by seed; nothing in regression."""
+    reached = {name: [row.get("rounds_to") or {} for row in rows] for name, rows in runs.items()}
+    if not all(each for seeds in reached.values() for each in seeds):
+        return Group()
+    table = Table(title="First round with that average accuracy, one value per seed", box=SIMPLE_HEAD)
+    table.add_column("method")
+    goals = list(next(iter(reached.values()))[0])
+    for goal in goals:
+        table.add_column(f"{float(goal):.0%}", justify="right")
+    for name, seeds in reached.items():
+        table.add_row(name, *(" ".join(str(each[goal] or "-") for each in seeds) for goal in goals))
+    return table
+
+
+def in_words(runs: Runs) -> RenderableType:
+    """What the methods that group agents found; warnings are coloured."""
+    parts: list[RenderableType] = []
+    for name, lines in sentences.explain_methods(runs).items():
+        bullets = Table.grid(padding=(0, 1))
+        for line in lines:
+            bullets.add_row(" -", Text(line, "yellow" if line.startswith(sentences.WARNING) else ""))
+        parts += [Text(name, "bold"), bullets, ""]
+    if not parts:
+        return Group()
+    hint = sentences.baseline_hint(runs)
+    parts += [Text(hint), ""] if hint else []
+    return Group(Text.assemble(("In words", "bold"), f" ({sentences.WHAT_COUNTS})"), "", *parts)
