@@ -30,7 +30,11 @@ def test_settings_are_those_of_the_data_where_they_say_nothing() -> None:
     made = RunConfig({"data.name": "rotated-digits", "algorithm": "qffl:q=0.5", "train.lr": 0.2}).deployment()
     recipe = ff.data.rotated_digits(seed=0).recipe
     assert made.algorithm == ff.QFFL(q=0.5)
-    assert made.rounds == recipe.rounds and made.train.steps == recipe.train.steps and made.train.lr == 0.2
+    assert (
+        made.settings.rounds == recipe.rounds
+        and made.settings.train.steps == recipe.train.steps
+        and made.settings.train.lr == 0.2
+    )
     assert made.agents == ff.data.rotated_digits(seed=0).E and made.classes == 10
 
 
@@ -61,7 +65,7 @@ def test_nodes_with_data_of_their_own_need_a_network_and_a_number_of_agents() ->
         ({"test": 7.0}, "a share between 0 and 1"),
         ({"rounds": 2.7}, "rounds = 2.7: expected a whole number"),
         ({"data.nmae": "x"}, "data.name: options of the data are set"),
-        ({"labels": "a,b,c"}, "classes = 2, but labels names 3"),
+        ({"labels": "a,b,c"}, "classes = 2"),
         ({"resume": True}, "nothing to resume"),
     ],
 )

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from focusfl.core import Algorithm
 from focusfl.data.federation import Federation
 from focusfl.run.best_loss import Surrogates, resolve
-from focusfl.run.loop import Round, Stop, never, run
+from focusfl.run.loop import Stop, never, run
 from focusfl.run.result import Result, clusters_of
 from focusfl.run.settings import Settings, takes_settings
 from focusfl.run.setup import Model, Setup
 from focusfl.util.device import NO_BF16_SUPPORT
 from focusfl.util.files import make_folder
-from focusfl.util.progress import RoundCallback, RunProgress
+from focusfl.util.progress import RunProgress
 
 _SHARED = Surrogates()  # in memory: methods compared in one session share their surrogates
 
@@ -78,8 +77,8 @@ def train_and_judge(
         watch(last.t, last.loss)
     assert last.scores is not None
     found = clusters_of(setup.algorithm, last.pi, setup.E)
-    bar = _lazily(bars, f"best loss seed {setup.settings.seed}", setup.settings.T)
-    best = surrogates.best(setup, found, bar, stop)
+    watch = bars.add(f"best loss seed {setup.settings.seed}", setup.settings.T, at_once=False)  # it may be cached
+    best = surrogates.best(setup, found, lambda done: watch(done.t, done.loss), stop)
     return Result(setup, last.server, last.states, last.scores, last.pi, best, last.seconds)
 
 
@@ -108,15 +107,3 @@ def notes(setup: Setup) -> list[str]:
     if setup.settings.precision == "bf16" and not setup.bf16:
         lines.append(NO_BF16_SUPPORT)
     return lines + setup.fed.remarks()
-
-
-def _lazily(bars: RunProgress, name: str, rounds: int) -> Callable[[Round], None]:
-    """A bar that appears with its first round: surrogates that are cached need none."""
-    bar: list[RoundCallback] = []
-
-    def watch(done: Round) -> None:
-        if not bar:
-            bar.append(bars.add(name, rounds))
-        bar[0](done.t, done.loss)
-
-    return watch

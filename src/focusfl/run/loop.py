@@ -57,11 +57,7 @@ class Round:
     seconds: float  # of training since round 1, without evaluation
     took: float  # seconds of this round
     cohort: int  # how many agents answered
-
-    @property
-    def loss(self) -> float | None:
-        """The mean over the agents, where it was evaluated."""
-        return None if self.scores is None else average(self.scores.loss)
+    loss: float | None  # the mean over the agents, where it was evaluated
 
 
 def never() -> bool:
@@ -127,12 +123,14 @@ def _rounds(setup: Runnable, folder: Path | None, resume: bool, eval_every: int,
         stopping = stop() and not last
         if folder is not None and (last or stopping or done % settings.checkpoint_every == 0):
             checkpoint.save(folder, setup.fingerprint, done, server, states)
-        yield Round(done, server, states, scores, pi, history.seconds, took, len(who))
+        loss = None if scores is None else average(scores.loss)
+        yield Round(done, server, states, scores, pi, history.seconds, took, len(who), loss)
         if stopping:
             raise Interrupted(f"stopped after round {done} of {T}")
     if begun == T:  # resumed, and there was nothing left to do
         scores, pi = _evaluated(setup, server, states, begun) if eval_every else (None, None)
-        yield Round(begun, server, states, scores, pi, history.seconds, 0.0, 0)
+        loss = None if scores is None else average(scores.loss)
+        yield Round(begun, server, states, scores, pi, history.seconds, 0.0, 0, loss)
 
 
 def _evaluated(setup: Runnable, server: State, states: State, t: int) -> tuple[Scores, Tensor | None]:

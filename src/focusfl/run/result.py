@@ -66,18 +66,10 @@ class Result:
     @cached_property
     def examples(self) -> Examples | None:
         """Excess loss of each test example: paired with a surrogate's loss on it, or less the known best loss."""
-        at = self.setup.fed.testing.offsets
-        best = self.best.examples
+        at, best, losses = self.setup.fed.testing.offsets, self.best.examples, self.scores.examples
         if self.best.kind == "exact":
-            best = self.bayes.repeat_interleave(at.diff())
-        if best is None:
-            return None
-        return Examples(self._example_losses - best, at)
-
-    @property
-    def _example_losses(self) -> Tensor:
-        assert self.scores.examples is not None
-        return self.scores.examples
+            best = self.best.loss.repeat_interleave(at.diff())
+        return None if best is None or losses is None else Examples(losses - best, at)
 
     @cached_property
     def excess_se(self) -> Tensor | None:
@@ -88,7 +80,7 @@ class Result:
     @cached_property
     def faa_interval(self) -> Interval | None:
         """95 % of FAA over test examples, with the estimate that is corrected for their noise."""
-        return None if self.excess_se is None else intervals.faa(self.excess_risk, self.excess_se)
+        return None if self.excess_se is None else intervals.faa(self.scores.loss - self.best.loss, self.excess_se)
 
     @property
     def clusters(self) -> Tensor:
@@ -136,13 +128,13 @@ class Result:
         row["n"] = fed.training.sizes.tolist()
         if fed.clusters is not None:
             row["true_clusters"] = fed.clusters.tolist()
-            row["ari"] = metrics.adjusted_rand_index(self.clusters, fed.clusters)
+            row["ari"] = metrics.adjusted_rand_index(torch.tensor(row["clusters"]), fed.clusters)
         if self.excess_se is not None and self.faa_interval is not None:
             row["excess_se"], row["faa_interval"] = (
                 self.excess_se.tolist(),
                 interval_row(self.faa_interval),
             )
-            if len(self.loss) >= MANY_AGENTS:
+            if len(self.scores.loss) >= MANY_AGENTS:
                 row["faa90"] = intervals.middle(self.excess_risk)
                 middle = intervals.middle_interval(self.excess_risk, self.excess_se)
                 row["faa90_interval"] = interval_row(middle)
@@ -195,8 +187,9 @@ class Result:
         if seed != its.settings.seed or not same:
             other_run = f"{its.algorithm.name} was fitted on {its.fed.name!r} with seed {its.settings.seed}"
             raise InputError(f"explain: {other_run}; fit it on this run's federation, with seed = {seed}")
-        at = mine.fed.testing.offsets
-        se = standard_error(Examples(self._example_losses - other._example_losses, at))
+        ours, theirs = self.scores.examples, other.scores.examples
+        assert ours is not None and theirs is not None
+        se = standard_error(Examples(ours - theirs, mine.fed.testing.offsets))
         if torch.isfinite(se).all():
             row["gap_se"] = {described(mine.algorithm)["algorithm"]: se.tolist()}
         return row

@@ -85,8 +85,8 @@ class Settings:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, {})
 
-    def updated(self, **options: Any) -> Settings:
-        """These settings with other values.
+    def updated(self, recipe: Recipe | None = None, **options: Any) -> Settings:
+        """These settings with other values; a recipe fills in what is not set.
 
         Raises:
             InputError: If there is no option of that name; the message has the nearest one.
@@ -95,12 +95,12 @@ class Settings:
         for name in options:
             if name not in known:
                 raise InputError(f"unknown option {name!r}: {nearest(name, known)}")
-        return replace(self, **options)
-
-    def for_data(self, recipe: Recipe) -> Settings:
-        """With the data's own recipe for what is not set."""
-        rounds = recipe.rounds if self.rounds is None else self.rounds
-        return replace(self, rounds=rounds, train=self.train or recipe.train)
+        new = replace(self, **options)
+        if recipe is None:
+            return new
+        return replace(
+            new, rounds=recipe.rounds if new.rounds is None else new.rounds, train=new.train or recipe.train
+        )
 
     @property
     def T(self) -> int:

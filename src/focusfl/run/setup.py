@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,12 +27,20 @@ Model = nn.Module | Callable[[], nn.Module]
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that decides the numbers of a run."""
+    """Everything that decides the numbers of a run, and what is made of it: task, engine, device."""
 
     algorithm: Algorithm
     fed: Federation
     model: Model
     settings: Settings  # with rounds and options of local training
+
+    E: int = field(init=False)
+    networks: InitialWeights = field(init=False, repr=False)
+    task: Task = field(init=False, repr=False)
+    engine: Engine = field(init=False, repr=False)
+    device: torch.device = field(init=False)
+    bf16: bool = field(init=False)  # bfloat16 is asked for, and this machine supports it
+    presence: Presence = field(init=False)  # which agents are there in which round
 
     @staticmethod
     def of(
@@ -50,8 +58,8 @@ class Setup:
             algorithm: The method.
             fed: The agents and their data.
             rounds: Number of rounds.
-            model: A function that makes a network (called under the seed), or a network, whose weights are
-                the start.
+            model: A function that makes a network (called under the seed), or a network, whose weights are the
+                start.
             settings: All other options at once,
             **options: or one by one: the fields of Settings.
 
@@ -63,54 +71,32 @@ class Setup:
         if model is None:
             raise InputError(f"the data {fed.name!r} has no model of its own: pass model=, any torch.nn.Module")
         changes = options if rounds is None else {**options, "rounds": rounds}
-        setup = Setup(algorithm, fed, model, (settings or Settings()).updated(**changes).for_data(fed.recipe))
-        _ = setup.presence
+        setup = Setup(algorithm, fed, model, (settings or Settings()).updated(fed.recipe, **changes))
         setup.task.check(fed.training.x)
         setup._check_batches()
         w = {k: v.unsqueeze(0) for k, v in setup.task.weights().items()}
         with torch.no_grad():
             algorithm.check(w, fed.classes, fed.E, predictor(setup.task, fed.training.x[:2]))
-        _ = setup.engine  # an engine or device that cannot run this says so now
         return setup
+
+    def __post_init__(self) -> None:
+        """Make what the run needs; an option, engine or device that cannot be used says so now."""
+        s, fed = self.settings, self.fed
+        place, networks = device.find_device(s.device), InitialWeights(self.model, s.seed)
+        task = Task(networks.network(), fed.classes)
+        task.bf16 = s.precision == "bf16" and device.supports_bf16(place)
+        presence = Presence.of(s.joins, s.leaves, fed.E, s.T)
+        kind = choose(s.engine, task, fed, s.local)
+        task.network.to(place)
+        engine = kind(task, fed.to(place), s.local, s.T, s.seed)
+        made = {"E": fed.E, "networks": networks, "task": task, "engine": engine, "device": place}
+        for name, value in {**made, "bf16": task.bf16, "presence": presence}.items():
+            object.__setattr__(self, name, value)
 
     def changed(self, algorithm: Algorithm | None = None, fed: Federation | None = None, **options: Any) -> Setup:
         """Another run: with another method, other data or other settings."""
         settings = replace(self.settings, **options)
         return Setup(algorithm or self.algorithm, fed or self.fed, self.model, settings)
-
-    @property
-    def E(self) -> int:
-        return self.fed.E
-
-    @cached_property
-    def networks(self) -> InitialWeights:
-        return InitialWeights(self.model, self.settings.seed)
-
-    @cached_property
-    def task(self) -> Task:
-        return Task(self.networks.network(), self.fed.classes)
-
-    @cached_property
-    def presence(self) -> Presence:
-        """Which agents are there in which round."""
-        return Presence.of(self.settings.joins, self.settings.leaves, self.fed.E, self.settings.T)
-
-    @cached_property
-    def bf16(self) -> bool:
-        """bfloat16 is asked for, and this machine supports it."""
-        return self.settings.precision == "bf16" and device.supports_bf16(self.device)
-
-    @cached_property
-    def engine(self) -> Engine:
-        settings = self.settings
-        kind = choose(settings.engine, self.task, self.fed, settings.local)
-        self.task.bf16 = self.bf16
-        self.task.network.to(self.device)
-        return kind(self.task, self.fed.to(self.device), settings.local, settings.T, settings.seed)
-
-    @cached_property
-    def device(self) -> torch.device:
-        return device.find_device(self.settings.device)
 
     def start(self) -> tuple[State, State]:
         """The server's and the agents' states before the first round."""

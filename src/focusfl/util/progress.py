@@ -78,20 +78,21 @@ class RunProgress(_Shown):
         """Whether anybody can see the bars."""
         return not self._bars.disable
 
-    def add(self, name: str, rounds: int) -> RoundCallback:
+    def add(self, name: str, rounds: int, at_once: bool = True) -> RoundCallback:
         """Add a bar for a run.
 
         Args:
             name: What to call the run.
             rounds: How many rounds it takes.
+            at_once: Show the bar now; else with the first round, as the run may not be needed at all.
 
         Returns:
             A function to call after every round with the rounds done and the mean loss (None: not evaluated).
         """
-        task = self._bars.add_task(name, total=rounds, loss="loss   -   ")
+        task = self._bars.add_task(name, total=rounds, loss="loss   -   ", visible=at_once)
 
         def report(rounds_done: int, loss: float | None) -> None:
-            self._bars.update(task, completed=rounds_done)
+            self._bars.update(task, completed=rounds_done, visible=True)
             if loss is not None:
                 self._bars.update(task, loss=f"loss {loss:.4f}")
 

@@ -25,7 +25,7 @@ from focusfl.flower.protocol.node import Job, client, number
 from focusfl.flower.protocol.wire import Refused
 from focusfl.run.experiment import Experiment
 from focusfl.run.settings import Settings
-from focusfl.util.errors import InputError, nearest, require
+from focusfl.util.errors import InputError, nearest, require, require_choice
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": models.mlp,
@@ -97,6 +97,7 @@ class RunConfig:
     def settings(self) -> Settings:
         """All options of the run."""
         options = {key.replace("-", "_"): self[key] for key in SETTINGS}
+        require_choice("best", self["best"], ("agent", "none"))
         train, rounds = self.experiment.train_options(self.recipe.train), self["rounds"] or self.recipe.rounds
         return Settings(rounds=rounds, train=train, bayes=self["best"], **options)
 

@@ -36,7 +36,7 @@ from focusfl.util.errors import InputError
 LOGGER = logging.getLogger("focusfl")
 STAGES = ("keys", "shares", "masked", "reveal")  # of a secure sum
 MAX_JOBS = 32  # in one process: a simulation's worker plays many nodes
-_JOBS: OrderedDict[tuple[str, int, int], Job] = OrderedDict()  # by app, run and agent
+_JOBS: OrderedDict[tuple[str, int, str], Job] = OrderedDict()  # by app, run and configuration
 
 
 class LostState(Refused):
@@ -62,7 +62,8 @@ def client(make_job: Callable[[Context], Job]) -> ClientApp:
     app, name = ClientApp(), uuid.uuid4().hex
 
     def node(message: Message, context: Context) -> Node:
-        key = name, context.run_id, number(context)  # a node without a number is told so first
+        number(context)  # a node without a number is told so first
+        key = name, context.run_id, f"{sorted(context.node_config.items())} {sorted(context.run_config.items())}"
         if key not in _JOBS:
             _JOBS[key] = _quietly(make_job, context)
             while len(_JOBS) > MAX_JOBS:
