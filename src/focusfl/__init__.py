@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from focusfl.run.result import Result
     from focusfl.util.errors import InputError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [  # noqa: RUF022
     "AFL",
