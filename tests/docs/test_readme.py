@@ -1,13 +1,31 @@
-"""The README's Python runs as it stands."""
+"""The Python on the pages runs as it stands, and every link leads somewhere."""
 
 import re
 from pathlib import Path
 
+import numpy as np
+import torch
+
+import focusfl as ff
+from focusfl.engines import ENGINES
+from focusfl.run.loop import run
+from focusfl.run.setup import Setup
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_readme_snippets(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_python_of_the_readme_runs(capsys):
+    blocks = python_blocks("README.md")
     assert len(blocks) == 2
     names: dict[str, object] = {}
     exec(blocks[0], names)
@@ -20,21 +38,15 @@ def test_readme_snippets(capsys):
 
 def test_every_link_in_the_docs_leads_somewhere():
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        for target in re.findall(r"\]\(([^):]+)\)", page.read_text()):
+            path, _, anchor = target.partition("#")
+            linked = page.parent / path if path else page
+            assert linked.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in anchors(linked), f"{page.name}: {target}"
 
 
-def test_the_algorithm_of_the_how_to_page_is_a_median_on_every_engine(capsys):
-    import numpy as np
-    import torch
-
-    import focusfl as ff
-    from focusfl.engines import ENGINES
-    from focusfl.run.loop import run
-    from focusfl.run.setup import Setup
-
-    page = (ROOT / "docs/add-an-algorithm.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+def test_the_algorithm_of_the_how_to_page_is_a_median_on_every_engine():
+    blocks = python_blocks("docs/add-an-algorithm.md")
     assert len(blocks) == 2
     names: dict[str, object] = {}
     for block in blocks:

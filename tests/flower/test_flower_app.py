@@ -124,7 +124,7 @@ def test_the_example_app_finds_its_two_clusters() -> None:
     spec.loader.exec_module(example)
     simulation = Simulation(example.client, example.AGENTS)
     try:
-        row = serve(simulation.grid, example.RUN, lambda _: None)
+        row = serve(simulation.grid, example.DEPLOYMENT, lambda _: None)
     finally:
         simulation.close()
     first, second = row["clusters"][:2], row["clusters"][2:]
