@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from focusfl.algorithms import ALGORITHMS
+from focusfl.algorithms import ALGORITHMS, PRESETS, title
 from focusfl.data import DATA
 from focusfl.report.disclosure import disclosed
 from focusfl.run.experiment import catalogue
@@ -30,6 +30,10 @@ def algorithms() -> Group:
         }
         entries.append(Text.assemble((name, "bold"), f"  {kind.name}. {_summary(kind)}"))
         entries += [Padding(Text(f"{key}: {value}"), (0, 0, 0, 4)) for key, value in details.items()]
+    for name, make in PRESETS.items():
+        options = ", ".join(f"{p.name}={p.default}" for p in inspect.signature(make).parameters.values())
+        entries.append(Text.assemble((name, "bold"), f"  {title(name)}. {_summary(make)}"))
+        entries += [Padding(Text(f"options: {options}"), (0, 0, 0, 4))]
     return Group(*entries)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -21,12 +22,15 @@ from focusfl.models.task import InitialWeights, Task
 AGENTS, ROUNDS = 7, 5
 
 
-@cache
-def disclosed(name: str) -> str:
+DECISIVE = ("M", "init", "robust", "keep")  # options that change what a method discloses
+
+
+def disclosed(name: str, params: Mapping[str, Any] | None = None) -> str:
     """Say what the server sees.
 
     Args:
         name: A key of ALGORITHMS.
+        params: The method's options, as a row has them; default: the method's defaults.
 
     Returns:
         The entries that the server sees agent by agent, those that it sees summed, and those that it keeps.
@@ -35,8 +39,14 @@ def disclosed(name: str) -> str:
     'only sums over the agents: theta, n'
     >>> disclosed("afl")
     'of each agent: loss (a number); sums: theta, lam; keeps of each agent: lam'
+    >>> disclosed("focus", {"M": 3, "init": "independent"})
+    'only sums over the agents: theta, pi'
     """
-    algorithm = ALGORITHMS[name]()
+    return _disclosed(ALGORITHMS[name](**{k: v for k, v in (params or {}).items() if k in DECISIVE}))
+
+
+@cache
+def _disclosed(algorithm: Algorithm) -> str:
     if (needed := algorithm.prerequisite()) is not None:
         algorithm = needed.with_clusters(torch.arange(AGENTS) % 2)
     agents = [(torch.eye(2), torch.tensor([0, 1]))] * AGENTS

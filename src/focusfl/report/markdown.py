@@ -7,10 +7,10 @@ from statistics import mean, pstdev
 from typing import Any
 
 from focusfl import __version__
-from focusfl.algorithms import ALGORITHMS
+from focusfl.algorithms import title
 from focusfl.report import certainty, sentences
 from focusfl.report.disclosure import disclosed
-from focusfl.report.rows import METRICS, Row, by_method, clusters_right, title, values
+from focusfl.report.rows import METRICS, Row, by_method, clusters_right, values
 from focusfl.report.section import Section
 
 
@@ -36,9 +36,9 @@ def report(name: str, experiment: dict[str, Any], section: Section) -> str:
         parts += ["Not computed yet, and in no number here:", "\n".join(f"- {each}" for each in section.missing)]
     parts += [f"- {title(method)}: left out. {why}" for method, why in section.left_out.items()]
     parts += [f"- {who}, left out of {why}" for who, why in section.absent.items()]
-    kinds = dict.fromkeys(row["algorithm"] for row in rows)
-    seen = grid(["method", "the server sees"], [[ALGORITHMS[kind].name, disclosed(kind)] for kind in kinds])
-    parts += ["What the server learns about one agent:", seen]
+    methods = {row["method"]: row for row in rows}
+    seen = [[title(method), disclosed(row["algorithm"], row["params"])] for method, row in methods.items()]
+    parts += ["What the server learns about one agent:", grid(["method", "the server sees"], seen)]
     settings = [f"- {k}: `{v}`" for k, v in experiment.items() if v not in (None, {}, [])]
     settings += [f"- training: `{first['train']}`", f"- focusfl {__version__}"]
     return "\n\n".join([*parts, "\n".join(["Settings:", "", *settings])]) + "\n"

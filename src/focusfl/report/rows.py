@@ -18,7 +18,7 @@ from typing import (
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from focusfl.algorithms import ALGORITHMS
+from focusfl.algorithms import title
 from focusfl.util import files
 from focusfl.util.errors import InputError
 
@@ -161,16 +161,6 @@ def read_rows(path: Path) -> list[Row]:
     if not isinstance(values, list):
         raise InputError(f"{path}: expected a list of rows; delete the file and run the experiment with --resume")
     return [read_row(value, path) for value in values]
-
-
-def title(method: str) -> str:
-    """Return the name of a method as papers write it, with its options.
-
-    >>> title("qffl:q=0.1")
-    'q-FFL q=0.1'
-    """
-    name, *options = method.split(":")
-    return " ".join([ALGORITHMS[name].name, *options])
 
 
 def by_method(rows: Sequence[Row]) -> Runs:

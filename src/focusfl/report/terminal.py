@@ -10,8 +10,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from focusfl.algorithms import title
 from focusfl.report import certainty, sentences
-from focusfl.report.rows import METRICS, Row, Runs, agent_numbers, by_method, clusters_right, shared_agents, title
+from focusfl.report.rows import METRICS, Row, Runs, agent_numbers, by_method, clusters_right, shared_agents
 from focusfl.report.rows import values as values_of
 
 MAX_BAR_METHODS = 4  # methods whose bars fit side by side

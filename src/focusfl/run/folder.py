@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import cast
 
 from focusfl import __version__
-from focusfl.report.rows import RoundHistory, Row, read_rows, title
+from focusfl.algorithms import title
+from focusfl.report.rows import RoundHistory, Row, read_rows
 from focusfl.report.section import Section
 from focusfl.run import history
 from focusfl.run.experiment import Experiment

@@ -1,8 +1,8 @@
 """What a node remembers of a run: in Flower's `context.state`, and on its own disk where it has a folder for it.
 
-A SuperNode that restarts, or a run that is resumed under a new number, finds `context.state` empty; the folder is
-what then lets it go on. Both states around the last round are kept, because a server that was killed before it
-wrote its checkpoint asks for that round again.
+A SuperNode that restarts, or a run that is resumed under a new number, finds `context.state` empty; the folder then
+lets it continue. The states before and after the last round are kept, because a server that was killed before it wrote
+its checkpoint asks for that round again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MARK, BEFORE, AFTER = "focusfl.memory", "focusfl.before", "focusfl.after"
 
 
 class Memory:
-    """Of the run `key` (hex digits, chosen by the server)."""
+    """What a node remembers of the run `key` (hex digits, chosen by the server)."""
 
     def __init__(self, context: Context, key: str) -> None:
         if not re.fullmatch(r"[0-9a-f]{8,64}", key):
@@ -36,8 +36,16 @@ class Memory:
     @property
     def t(self) -> int | None:
         """The last round this node trained in, from 0; -1: enrolled, no round yet; None: nothing is remembered."""
-        mark = self._mark()
-        return None if mark is None else int(str(mark["t"]))
+        mark = self.records.config_records.get(MARK)
+        if mark is not None and mark["key"] == self.key:
+            return int(str(mark["t"]))
+        stored = None if self.path is None or not self.path.exists() else _read(self.path)
+        if stored is None:
+            return None
+        t, tree = stored
+        self.records[BEFORE], self.records[AFTER] = (to_arrays(tree.get(k, {})) for k in ("before", "after"))
+        self.records[MARK] = ConfigRecord({"key": self.key, "t": t})
+        return t
 
     def recall(self, t: int) -> State | None:
         """The state to begin round t with; None where there is none that fits."""
@@ -58,23 +66,9 @@ class Memory:
             files.make_folder(self.path.parent)
             files.write(self.path, lambda temporary: save_file(tensors, temporary, metadata=header))
 
-    def _mark(self) -> ConfigRecord | None:
-        mark = self.records.config_records.get(MARK)
-        if mark is not None and mark["key"] == self.key:
-            return mark
-        if self.path is None or not self.path.exists():
-            return None
-        found = _read(self.path)
-        if found is None:
-            return None
-        t, tree = found
-        self.records[BEFORE], self.records[AFTER] = (to_arrays(tree.get(k, {})) for k in ("before", "after"))
-        self.records[MARK] = mark = ConfigRecord({"key": self.key, "t": t})
-        return mark
-
 
 def _read(path: Path) -> tuple[int, State] | None:
-    """What was kept on disk; None where the file is damaged: the node then enrols anew."""
+    """What was kept on disk; None where the file is damaged: the node is then enrolled again."""
     try:
         with safe_open(path, framework="pt") as handle:
             header = json.loads((handle.metadata() or {})["focusfl"])

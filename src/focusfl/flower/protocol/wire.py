@@ -12,15 +12,15 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
-from focusfl.core.tree import Tree, flatten, unflatten
+from focusfl.core.tree import Tree, flatten, tree_map, unflatten
 
 
 class Refused(Exception):
-    """Something that must not enter the model; says why in one line."""
+    """What came must not enter the model; the message says why in one line."""
 
 
 def to_arrays(tree: Tree) -> ArrayRecord:
-    """Nested keys become paths, "w/1.weight"."""
+    """A tree as Flower's record; nested keys become paths such as "w/1.weight"."""
     flat = flatten(tree)
     return ArrayRecord(OrderedDict((k, Array(v.detach().cpu().contiguous().numpy())) for k, v in flat.items()))
 
@@ -32,25 +32,24 @@ def to_tree(content: RecordDict, name: str) -> Tree:
 
 
 def checked(content: RecordDict, name: str, like: Tree) -> Tree:
-    """The same, from a peer: the keys, shapes and types of `like`, and finite numbers. Else Refused."""
+    """The record of that name from a peer, as a tree with the keys, shapes and types of `like` and finite numbers.
+
+    Raises:
+        Refused: If it is anything else.
+    """
     record = content.array_records.get(name, ArrayRecord())
     wanted = flatten(like)  # branches without leaves do not travel: they are there as in `like`
     if set(record) != set(wanted):
         odd = sorted(set(record) ^ set(wanted))[0]
         raise Refused(f"{name}: {'unexpected' if odd in record else 'missing'} tensor {odd!r}")
-    found = {k: _checked(f"{name}/{k}", record[k], v) for k, v in wanted.items()}
-    return _shaped(like, found, "")
-
-
-def _shaped(like: Tree, flat: dict[str, Tensor], at: str) -> Tree:
-    return {k: _shaped(v, flat, f"{at}{k}/") if isinstance(v, dict) else flat[at + k] for k, v in like.items()}
-
-
-def _checked(name: str, array: Array, like: Tensor) -> Tensor:
-    found = torch.from_numpy(numbers(name, array, tuple(like.shape), str(like.numpy().dtype)).copy())
-    if found.is_floating_point() and not torch.isfinite(found).all():
-        raise Refused(f"{name}: NaN or infinite")
-    return found
+    tensors: list[Tensor] = []
+    for k, v in wanted.items():
+        values = numbers(f"{name}/{k}", record[k], tuple(v.shape), str(v.numpy().dtype))
+        tensors.append(torch.from_numpy(values.copy()))
+        if tensors[-1].is_floating_point() and not torch.isfinite(tensors[-1]).all():
+            raise Refused(f"{name}/{k}: NaN or infinite")
+    each = iter(tensors)
+    return tree_map(lambda _: next(each), like)  # in the order of `flatten`
 
 
 def numbers(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:

@@ -8,10 +8,10 @@ from html import escape
 from statistics import mean, pstdev
 from typing import TypeAlias
 
-from focusfl.algorithms import ALGORITHMS
+from focusfl.algorithms import ALGORITHMS, title
 from focusfl.report import certainty
 from focusfl.report.disclosure import disclosed
-from focusfl.report.rows import METRICS, Metric, Row, Runs, clusters_right, title, values
+from focusfl.report.rows import METRICS, Metric, Row, Runs, clusters_right, values
 from focusfl.report.section import JudgedClaim, Measurement, Section
 
 Parts: TypeAlias = dict[str, Runs]  # the runs of each part, by method
@@ -112,7 +112,7 @@ def methods(rows: Sequence[Row]) -> str:
     for method in dict.fromkeys(row["method"] for row in rows):
         runs = [row for row in rows if row["method"] == method]
         algorithm = runs[0]["algorithm"]
-        seen = disclosed(algorithm) if algorithm in ALGORITHMS else "unknown"
+        seen = disclosed(algorithm, runs[0]["params"]) if algorithm in ALGORITHMS else "unknown"
         options = ", ".join(f"{k} = {v}" for k, v in runs[0]["params"].items()) or "none"
         seconds = f"{mean(row['seconds'] for row in runs):.1f}"
         lines.append(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
+from focusfl.algorithms import title
 from focusfl.report.certainty import below_best_loss
-from focusfl.report.rows import Row, title
+from focusfl.report.rows import Row
 from focusfl.report.section import JudgedClaim
 from focusfl.research.paper.reproduction import Claim
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import mean
 
-from focusfl.report.rows import METRICS, Metric, Row, title, values
+from focusfl.algorithms import title
+from focusfl.report.rows import METRICS, Metric, Row, values
 from focusfl.report.section import Difference
 from focusfl.research.paper.reproduction import Reproduction
 

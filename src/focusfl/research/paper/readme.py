@@ -6,9 +6,10 @@ from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
 
+from focusfl.algorithms import title
 from focusfl.report import certainty
 from focusfl.report.markdown import faa_intervals, grid
-from focusfl.report.rows import METRICS, Row, Runs, by_method, clusters_right, title, values
+from focusfl.report.rows import METRICS, Row, Runs, by_method, clusters_right, values
 from focusfl.report.section import DIFFERENCES, Section
 from focusfl.research.paper.reproduction import catalogue
 from focusfl.research.paper.sections import sections

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from focusfl.report.rows import Row, read_row, title
+from focusfl.algorithms import title
+from focusfl.report.rows import Row, read_row
 from focusfl.report.section import Measurement, Section
 from focusfl.research.paper.claims import judge
 from focusfl.research.paper.differences import differences

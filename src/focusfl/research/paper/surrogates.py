@@ -17,10 +17,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from focusfl.algorithms import title
 from focusfl.core.train import Train
 from focusfl.data.federation import Federation
 from focusfl.fairness.metrics import excess_risk, faa
-from focusfl.report.rows import Row, title
+from focusfl.report.rows import Row
 from focusfl.report.section import Measurement
 from focusfl.research.paper.cells import Cell
 from focusfl.research.paper.reproduction import Part, Reproduction, load
