@@ -199,7 +199,7 @@ def test_the_e_step_is_the_first_forward_pass_of_the_m_step(ragged, monkeypatch)
     server, states = setup.start()
     fused = setup.engine.round(setup.algorithm, server, states, 0, np.arange(5))
     assert len(passes) == 5 * (2 + 2 * 3)
-    monkeypatch.setattr(setup.task, "plain", False)
+    monkeypatch.setattr(setup.task, "stateless", False)
     server, states = setup.start()
     apart = setup.engine.round(setup.algorithm, server, states, 0, np.arange(5))
     assert largest_difference(flatten(fused.add), flatten(apart.add)) < 1e-6

@@ -341,14 +341,14 @@ def test_results_of_other_data_seeds_and_methods_are_refused(turned, ragged):
     with pytest.raises(InputError, match="'ragged'"):
         focus.explain(ff.fit(ff.FedAvg(), ragged, rounds=1))
     with pytest.raises(InputError, match=r"seed 1.*seed = 0"):
-        focus.explain(replace(fedavg, setup=replace(fedavg.setup, seed=1)))
+        focus.explain(replace(fedavg, setup=fedavg.setup.changed(seed=1)))
     with pytest.raises(InputError, match="FOCUS"):
         fedavg.explain(focus)
 
 
 def test_a_copy_of_the_data_is_the_same_data(turned):
     focus, fedavg, _ = turned
-    copy = replace(fedavg.setup, fed=ff.data.rotated_digits(seed=0))
+    copy = fedavg.setup.changed(fed=ff.data.rotated_digits(seed=0))
     assert focus.explain(replace(fedavg, setup=copy)) == focus.explain(fedavg)
 
 

@@ -94,7 +94,7 @@ def test_every_name_of_the_paper_is_there_at_both_scales():
         assert small.title == paper.title
         for one in (small, paper):
             if one.kind == "experiment":
-                assert one.parts and all(part.experiment.rounds for part in one.parts)
+                assert one.parts and all(part.experiment.settings.rounds for part in one.parts)
                 for part in one.parts:  # the paper's numbers are of methods that are computed
                     assert set(part.expect) <= set(part.experiment.methods), (name, part.name)
         assert one.kind != "experiment" or small.deviations
@@ -102,7 +102,7 @@ def test_every_name_of_the_paper_is_there_at_both_scales():
 
 def test_paper_scale_is_the_papers_setting():
     data = load("table1-mnist", "paper").parts[0].experiment
-    assert data.rounds == 300 and "n" not in data.data and not data.train
+    assert data.settings.rounds == 300 and "n" not in data.data and not data.train
     fed = Cell(data, "fedavg", 0).spec
     assert fed["data"]["n"] is None and fed["data"]["outliers"] == 3
     assert load("table1-text", "paper").parts[0].experiment.data["mode"] == "tuned"

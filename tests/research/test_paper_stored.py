@@ -142,7 +142,7 @@ def test_a_cell_that_another_process_computed_in_the_end_has_not_failed(here, mo
 
 def test_another_precision_is_another_cell(here):
     (part,) = load("table1-a", "small").parts
-    half = part.experiment.model_copy(update={"precision": "bf16"})
+    half = part.experiment.with_settings(precision="bf16")
     assert Cell(half, "fedavg", 0).key != Cell(part.experiment, "fedavg", 0).key
 
 
@@ -263,7 +263,7 @@ PRECISIONS = ("float32", "bf16")
 
 @pytest.fixture
 def unit(monkeypatch):
-    monkeypatch.setattr("focusfl.run.training.supports_bf16", lambda place: True)
+    monkeypatch.setattr("focusfl.util.device.supports_bf16", lambda place: True)
 
 
 def computed(here, precision, scale="small"):

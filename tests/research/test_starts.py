@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from focusfl.run.training import labels, run
+from focusfl.run.loop import run
 from sklearn.metrics import adjusted_rand_score
 
 from focusfl.cli import app as cli
@@ -74,7 +74,7 @@ def test_a_row_reports_what_the_run_did():
     setup = case.setup("split", 3)
     correct = []
     for done in run(setup):
-        pi = labels(setup.algorithm, done.server, done.states, setup.fed.E)
+        pi = setup.engine.labels(setup.algorithm, done.server, done.states)
         correct.append(adjusted_rand_score(setup.fed.clusters.tolist(), pi.argmax(1).tolist()) == 1)
     row = starts.measure_run(case, "split", 3, Surrogates())
     assert row["since"] == (len(correct) - correct[::-1].index(False) + 1 if correct[-1] else None)

@@ -49,7 +49,7 @@ class QFFL(Algorithm):
         return state, Upload(add={"Delta": Delta, "h": h}, each={})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
-        if not add["h"] > 0:  # F > 0, so only the fixed point of a secure sum can round it to 0
+        if add["h"] == 0:  # F > 0, so only the fixed point of a secure sum can round it to 0
             raise InputError(
                 f"the losses to the power of q = {self.q:g} are too small for a secure sum (that of h is 0): "
                 "use a smaller q or secure = false, and name another folder as out"

@@ -1,8 +1,8 @@
 """What a node remembers of a run: in Flower's `context.state`, and on its own disk where it has a folder for it.
 
 A SuperNode that restarts, or a run that is resumed under a new number, finds `context.state` empty; the folder then
-lets it continue. The states before and after the last round are kept, because a server that was killed before it wrote
-its checkpoint asks for that round again.
+lets it continue. The states before and after the last round are kept, because a server that was killed before it
+wrote its checkpoint asks for that round again.
 """
 
 from __future__ import annotations

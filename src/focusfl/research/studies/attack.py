@@ -33,11 +33,11 @@ class Attacked(Wrapper):
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         factor = server["factor"]
-        after, upload = self.inner.local(server, state, WrongAgent(agent, factor))
+        after, upload = self.inner.local(server, state, Attacker(agent, factor))
         return _usable(state, after, factor == 1), upload
 
 
-class WrongAgent:
+class Attacker:
     """An agent whose training goes wrong; its losses and counts are true."""
 
     def __init__(self, agent: Agent, factor: Tensor) -> None:
