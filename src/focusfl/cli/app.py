@@ -27,7 +27,7 @@ app.command()(paper.theory)
 
 @app.command("list")
 def list_(what: Annotated[str, typer.Argument(help="algorithms, data or experiments")]) -> None:
-    """List the algorithms, data sets or experiments that you can choose from."""
+    """List the algorithms, data sets or experiments."""
     from rich.console import Console
 
     from focusfl.cli import listing

@@ -55,7 +55,7 @@ def compare(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Compare methods on one data set."""
+    """Compare methods on one data set. Shows tables and writes results.json."""
     import re
 
     from focusfl.run import identity

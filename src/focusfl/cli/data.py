@@ -44,7 +44,7 @@ def get(
 
 @app.command("list")
 def list_() -> None:
-    """List the data sets: whether they are here, their size, source and folder."""
+    """List the data sets and whether they are here. Shows their size, source and folder."""
     from rich.console import Console
     from rich.table import Table
 

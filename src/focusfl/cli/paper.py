@@ -66,7 +66,7 @@ def theory(
         bool, typer.Option("--quick", help="Check only a few settings: seconds instead of half a minute")
     ] = False,
 ) -> None:
-    """Compare the bounds of the paper's theorems with measurements; prints Markdown tables."""
+    """Compare the paper's bounds with measurements. Prints Markdown tables."""
     from focusfl.research.theory.check import check_all
     from focusfl.research.theory.check import report as tables
     from focusfl.util.progress import TotalProgress

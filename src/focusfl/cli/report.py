@@ -16,7 +16,7 @@ def report(
         Path | None, typer.Option("--out", help="HTML file to write (default: report.html in that folder)")
     ] = None,
 ) -> None:
-    """Write results as one HTML page with tables and plots; in an experiment's folder also report.md."""
+    """Write results as one HTML page with tables and plots. In an experiment's folder, write report.md too."""
     from focusfl.report.markdown import report as markdown
     from focusfl.report.page import page
     from focusfl.research.paper import results as paper_results
