@@ -1,6 +1,12 @@
-"""focusfl: fair federated learning on heterogeneous data.
+"""Fair federated learning on heterogeneous data: FOCUS, the fairness measure FAA, and other methods.
 
-Names are loaded when first used, so that `import focusfl` and `focusfl --help` do not wait for torch.
+Example:
+    >>> import focusfl as ff
+    >>> result = ff.fit(ff.Focus(M=2), ff.data.synthetic(), rounds=5)
+    >>> result.pi.shape
+    torch.Size([10, 2])
+
+A name is imported when it is first used, so that `import focusfl` and `focusfl --help` need not wait for torch.
 """
 
 from __future__ import annotations
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
     from focusfl.fairness import intervals, metrics
     from focusfl.run.fit import fit
     from focusfl.run.result import Result
+    from focusfl.run.settings import Settings
     from focusfl.util.errors import InputError
 
 __version__ = "0.2.0"
@@ -57,6 +64,7 @@ __all__ = [  # noqa: RUF022
     "Federation",
     "InputError",
     "Result",
+    "Settings",
     "Train",
     "data",
     "fit",
@@ -65,10 +73,11 @@ __all__ = [  # noqa: RUF022
     "models",
 ]
 
-_HOME = {  # the rest are algorithms
+_MODULES = {  # every other name is an algorithm
     "Federation": "focusfl.data",
     "InputError": "focusfl.util.errors",
     "Result": "focusfl.run.result",
+    "Settings": "focusfl.run.settings",
     "Train": "focusfl.core.train",
     "fit": "focusfl.run.fit",
 }
@@ -80,7 +89,7 @@ def __getattr__(name: str) -> Any:
     if name in ("intervals", "metrics"):
         return importlib.import_module(f"focusfl.fairness.{name}")
     if name in __all__:
-        return getattr(importlib.import_module(_HOME.get(name, "focusfl.algorithms")), name)
+        return getattr(importlib.import_module(_MODULES.get(name, "focusfl.algorithms")), name)
     raise AttributeError(f"module 'focusfl' has no attribute {name!r}")
 
 

@@ -94,10 +94,11 @@ def test_an_attacker_that_breaks_its_own_model_does_not_end_the_run(ragged):
 
 def test_a_method_that_needs_another_gets_its_clusters_under_attack():
     method = Attacked(ff.algorithms.HardCluster(M=2), (1.0, 0.0))
-    assert method.first() == Attacked(ff.Focus(M=2), (1.0, 0.0))
-    assert method.given(torch.tensor([1, 0])).inner.clusters == (1, 0)
+    needed = method.prerequisite()
+    assert needed.algorithm == Attacked(ff.Focus(M=2), (1.0, 0.0))
+    assert needed.with_clusters(torch.tensor([1, 0])).inner.clusters == (1, 0)
     assert (method.name, method.personal) == ("FedAvg-HardCluster", False)
-    assert Attacked(ff.Local(), (0.0,)).personal and Attacked(bad_agents.METHODS["FOCUS"], (0.0,)).shows
+    assert Attacked(ff.Local(), (0.0,)).personal and Attacked(bad_agents.METHODS["FOCUS"], (0.0,)).max_models == 10
 
 
 def test_the_good_agents_are_the_same_in_every_case():

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 import torch
-from focusfl.run.loop import run
 from sklearn.metrics import adjusted_rand_score
 
 from focusfl.cli import app as cli
 from focusfl.models.task import InitialWeights
 from focusfl.research.studies import starts, starts_report
 from focusfl.run.best_loss import Surrogates
+from focusfl.run.loop import run
 from focusfl.util.errors import Diverged, InputError, Interrupted
 
 TINY = ("synthetic-paper", "auto-synthetic-even-2")

@@ -1,4 +1,4 @@
-"""At the edge: layers used twice or never, numbers without axes, single examples, runs that diverge."""
+"""Edge cases: layers used twice or never, scalar parameters, single examples, runs that diverge."""
 
 from functools import partial
 from itertools import chain
@@ -44,8 +44,8 @@ def tied():
     return nn.Sequential(nn.Linear(6, 3), a, h, a, h)
 
 
-class Wide(nn.Module):
-    """A layer, a number without axes, and a layer that nobody asks."""
+class ScalarAndUnused(nn.Module):
+    """A layer, a scalar parameter, and a layer that is not used."""
 
     def __init__(self):
         super().__init__()
@@ -55,7 +55,7 @@ class Wide(nn.Module):
         return self.layer(x) * self.t
 
 
-@pytest.mark.parametrize("model", [twice, tied, Wide])
+@pytest.mark.parametrize("model", [twice, tied, ScalarAndUnused])
 def test_engines_agree_on_layers_used_twice_or_never(model, ragged):
     one, other = (flatten(trained(ff.FedAvg(), ragged, model, engine)) for engine in ENGINES)
     for k, v in one.items():
@@ -68,8 +68,8 @@ def test_the_kernel_leaves_layers_used_twice_to_autograd(model):
 
 
 @every_engine
-def test_a_layer_that_is_not_used_stays_as_it_was(engine, ragged):
-    setup = Setup.of(ff.FedAvg(), ragged, 1, Wide, train=ff.Train(lr=0.1, steps=2), engine=engine)
+def test_a_layer_that_is_not_used_does_not_change(engine, ragged):
+    setup = Setup.of(ff.FedAvg(), ragged, 1, ScalarAndUnused, train=ff.Train(lr=0.1, steps=2), engine=engine)
     before = setup.start()[0]["w"]
     *_, last = run(setup)
     after = last.server["w"]
@@ -90,12 +90,12 @@ def test_a_layer_that_is_not_used_stays_as_it_was(engine, ragged):
     ],
     ids=lambda a: f"{a.name} {getattr(a, 'init', '')}",
 )
-def test_a_parameter_may_be_a_number_without_axes(algorithm, engine, ragged):
-    server = trained(algorithm, ragged, Wide, engine)
+def test_a_parameter_may_be_a_scalar(algorithm, engine, ragged):
+    server = trained(algorithm, ragged, ScalarAndUnused, engine)
     assert all(torch.isfinite(v).all() for v in flatten(server).values())
 
 
-def test_a_start_from_zeros_may_have_a_number_without_axes():
+def test_noise_is_added_to_a_scalar_parameter_that_is_zero():
     class Zero(nn.Module):
         def __init__(self):
             super().__init__()
@@ -105,8 +105,8 @@ def test_a_start_from_zeros_may_have_a_number_without_axes():
     assert w["b"].shape == (2,) and w["b"][0] == 0 != w["b"][1]
 
 
-class Own(nn.Module):
-    """What it says depends on a function; its last layer may be 0."""
+class FunctionNet(nn.Module):
+    """Its output depends on a function; its last layer may be 0."""
 
     def __init__(self, f, head=1.0):
         super().__init__()
@@ -118,11 +118,11 @@ class Own(nn.Module):
         return self.head(self.f(self.layer(x)))
 
 
-def renamed(answer):
-    """A class of the same name as others, with a `forward` of its own."""
+def net_class(function):
+    """A class called Net with this function in its `forward`."""
 
     def forward(self, x):
-        return answer(self.layer(x))
+        return function(self.layer(x))
 
     def init(self):
         nn.Module.__init__(self)
@@ -135,31 +135,31 @@ def in_float32(f, x):
     return f(x.float() @ torch.ones(6, 6))
 
 
-def name(fed, model):
+def fingerprint(fed, model):
     return Setup.of(ff.FedAvg(), fed, 2, model).fingerprint
 
 
 @pytest.mark.parametrize(
     "models",
     [
-        [partial(Own, f) for f in (torch.tanh, torch.relu)],
-        [partial(Own, f, 0.0) for f in (torch.tanh, torch.relu)],
-        [partial(Own, partial(in_float32, f)) for f in (torch.tanh, torch.sin)],
-        [renamed(f) for f in (torch.tanh, torch.sigmoid)],
-        [renamed(f) for f in (lambda x: x, lambda x: 5 * x)],
+        [partial(FunctionNet, f) for f in (torch.tanh, torch.relu)],
+        [partial(FunctionNet, f, 0.0) for f in (torch.tanh, torch.relu)],
+        [partial(FunctionNet, partial(in_float32, f)) for f in (torch.tanh, torch.sin)],
+        [net_class(f) for f in (torch.tanh, torch.sigmoid)],
+        [net_class(f) for f in (lambda x: x, lambda x: 5 * x)],
     ],
     ids=["attribute", "zeros at the end", "float32 alone", "forward", "scale"],
 )
-def test_what_a_network_of_ones_own_does_counts(models, ragged):
-    one, again, other = (name(ragged, model) for model in (models[0], models[0], models[1]))
+def test_the_behaviour_of_a_custom_network_changes_the_fingerprint(models, ragged):
+    one, again, other = (fingerprint(ragged, model) for model in (models[0], models[0], models[1]))
     assert one == again != other
 
 
-def test_a_hook_counts(ragged):
+def test_a_hook_changes_the_fingerprint(ragged):
     plain, hooked = nn.Linear(6, 3), nn.Linear(6, 3)
     hooked.load_state_dict(plain.state_dict())
     hooked.register_forward_hook(lambda m, x, y: 2 * y)
-    assert name(ragged, plain) != name(ragged, hooked)
+    assert fingerprint(ragged, plain) != fingerprint(ragged, hooked)
 
 
 @pytest.mark.parametrize(
@@ -172,35 +172,35 @@ def test_a_hook_counts(ragged):
     ],
     ids=["mlp", "resnet", "layers of torch", "LSTM"],
 )
-def test_kept_results_of_the_usual_networks_keep_their_names(network):
+def test_fingerprints_of_common_networks_do_not_depend_on_their_behaviour(network):
     assert behaviour(network, torch.ones(4, 6)) == []
 
 
-def test_the_noise_of_a_machine_does_not_count():
-    network, x = Own(torch.tanh), torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+def test_rounding_errors_do_not_change_the_fingerprint():
+    network, x = FunctionNet(torch.tanh), torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
     assert behaviour(network, x) == behaviour(network, x.double() * (1 + 1e-13))
 
 
 def test_batch_norm_without_momentum_is_refused(ragged):
     """It would count batches, and counters stay with the network."""
     network = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 3))
-    with pytest.raises(InputError, match="1 has momentum = None"):
+    with pytest.raises(InputError, match="momentum"):
         Setup.of(ff.FedAvg(), ragged, 1, network)
 
 
 @every_engine
-def test_a_run_that_diverges_before_it_is_evaluated_says_so(engine):
+def test_divergence_is_found_before_the_first_evaluation(engine):
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(3, 6, 3, generator=rng)
     fed = ff.Federation.from_agents([(x[e], x[e, :, 0] * (1.0 if e % 2 else -1.0)) for e in range(3)])
     algorithm, train = ff.Focus(M=2, init="tied"), ff.Train(lr=1e8, steps=3)
     setup = Setup.of(algorithm, fed, 2, lambda: nn.Linear(3, 1), train=train, engine=engine)
-    with pytest.raises(Diverged, match="smaller learning rate"):
+    with pytest.raises(Diverged, match="diverged in round"):
         list(run(setup, eval_every=2))
 
 
 @pytest.mark.parametrize("batch", [None, 8, 4])
-def test_tokens_stay_whole_numbers_in_bfloat16(batch):
+def test_tokens_stay_integers_in_bfloat16(batch):
     task = Task(nn.Sequential(nn.Embedding(1000, 4), nn.Flatten(), nn.Linear(20, 2)), 2)
     task.bf16 = True
     rng = torch.Generator().manual_seed(0)
@@ -215,8 +215,10 @@ def normed():
     return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
 
 
-def test_batch_norm_takes_a_last_batch_of_one_with_the_one_before():
-    fed = make_ragged(sizes=(10, 7, 9, 12, 4))  # by threes: the last batches of agents 0, 1 and 4 have one example
+def test_batch_norm_joins_a_last_batch_of_one_to_the_one_before():
+    fed = make_ragged(
+        sizes=(10, 7, 9, 12, 4)
+    )  # in batches of three, the last batches of agents 0, 1 and 4 have one example
     train = ff.Train(lr=0.1, epochs=2, batch=3)
     trained(ff.FedAvg(), fed, normed, train=train)
     setup = Setup.of(ff.FedAvg(), fed, 1, normed, train=train)
@@ -234,41 +236,41 @@ def test_batch_norm_takes_a_last_batch_of_one_with_the_one_before():
     ],
     ids=["no batch norm", "batch norm over places"],
 )
-def test_other_networks_keep_their_batches(model):
+def test_other_networks_train_on_a_last_batch_of_one(model):
     fed, train = make_ragged(sizes=(10, 7, 9, 12, 4)), ff.Train(lr=0.1, epochs=1, batch=3)
     agent = LocalAgent(Task(model(), 3), fed.train(0), train, 0.1, 0, 0, 0)
-    made = plan.batches(0, 0, np.array([0]), np.array([10]), train)
-    assert [rows.tolist() for _, rows in agent._batches()] == [made.step(0, k).tolist() for k in range(4)]
+    planned = plan.batches(0, 0, np.array([0]), np.array([10]), train)
+    assert [rows.tolist() for _, rows in agent._batches()] == [planned.step(0, k).tolist() for k in range(4)]
 
 
 @pytest.mark.parametrize(
-    ("sizes", "batch", "said"),
-    [((5, 7, 1, 6, 1), None, "agent 2 has one training example"), ((5, 7, 4, 6, 4), 1, "train.batch = 1")],
+    ("sizes", "batch", "place"),
+    [((5, 7, 1, 6, 1), None, "agent 2"), ((5, 7, 4, 6, 4), 1, "train.batch")],
 )
-def test_batch_norm_of_single_examples_is_refused(sizes, batch, said):
+def test_batch_norm_of_single_examples_is_refused(sizes, batch, place):
     fed, train = make_ragged(sizes=sizes), ff.Train(batch=batch)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=place):
         Setup.of(ff.FedAvg(), fed, 1, normed, train=train)
     Setup.of(ff.FedAvg(), fed, 1, train=train)
 
 
-few = st.tuples(st.integers(-40, 40).map(lambda k: k / 8), st.integers(1, 80).map(lambda k: k / 8))
+agent = st.tuples(st.integers(-40, 40).map(lambda k: k / 8), st.integers(1, 80).map(lambda k: k / 8))
 
 
-@given(st.lists(few, min_size=2, max_size=12), st.sampled_from([0.0, 0.5, 1.96, 3.0]))
+@given(st.lists(agent, min_size=2, max_size=12), st.sampled_from([0.0, 0.5, 1.96, 3.0]))
 def test_the_widest_pair_is_the_widest_of_all_pairs(agents, z):
     x, s = torch.tensor(agents).double().T
     pairs = [(e, f) for e in range(len(x)) for f in range(len(x)) if e != f]
     widths = [float(x[e] - x[f] + z * torch.hypot(s[e], s[f])) for e, f in pairs]
     found, share = intervals.widest_pair(x, s, z)
     assert found == pytest.approx(max(widths))
-    there = [p for p, width in zip(pairs, widths, strict=True) if width > max(widths) - 1e-9]
-    shares = [float(torch.hypot(s[e], s[f]) / (s[e] + s[f])) for e, f in there]
+    widest = [p for p, width in zip(pairs, widths, strict=True) if width > max(widths) - 1e-9]
+    shares = [float(torch.hypot(s[e], s[f]) / (s[e] + s[f])) for e, f in widest]
     assert any(share == pytest.approx(v) for v in shares)
 
 
-def test_fedsoft_enrolls_where_its_centres_are():
-    """Fake tensors stand for a GPU that is not here."""
+def test_fedsoft_enrolls_on_the_device_of_its_centres():
+    """Fake tensors replace a GPU, which this machine may lack."""
     with FakeTensorMode():
         state = ff.FedSoft(M=3).enroll({"c": {"w": torch.empty(3, 4, 2, device="cuda")}})
         assert state["u"].device.type == state["theta"]["w"].device.type == "cuda"

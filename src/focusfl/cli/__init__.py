@@ -1,4 +1,4 @@
-"""The command line: one file per group of commands."""
+"""The command line: one file per group of commands; app.py joins them."""
 
 from focusfl.cli.app import main
 

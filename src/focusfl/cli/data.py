@@ -1,4 +1,4 @@
-"""focusfl data: list data sets and download them. Heavy imports wait until a command needs them."""
+"""focusfl data: list data sets and download them. Each command imports what is heavy only when it runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def get(
     name: Annotated[str, typer.Argument(help="mnist, cifar10, imdb, yelp, minilm or all")],
     from_: Annotated[Path | None, typer.Option("--from", help="Look for the files in this folder first")] = None,
 ) -> None:
-    """Download a data set, check it and convert it. A data set that is here already is checked byte by byte."""
+    """Download a data set, check it and convert it. If it is already here, check it byte by byte."""
     from focusfl.data import store
     from focusfl.data.store import sources
 
@@ -37,14 +37,14 @@ def get(
             print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
             failed.append(dataset)
         except KeyboardInterrupt as stopped:
-            raise Interrupted(f"{dataset}: stopped; the unfinished download was removed") from stopped
+            raise Interrupted(f"{dataset}: interrupted; the unfinished download was removed") from stopped
     if failed:
         raise InputError(f"{', '.join(failed)} could not be downloaded; the lines above say why")
 
 
 @app.command("list")
 def list_() -> None:
-    """Show which data sets are here, with size, source and folder."""
+    """List the data sets and whether they are here. Shows their size, source and folder."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""focusfl deploy: set up a deployment, register its nodes, start runs. Each command imports what it needs."""
+"""focusfl deploy: set up a deployment, register its nodes, start runs. Heavy imports wait until a command runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""focusfl study: measure the methods themselves. The commands import what is heavy only when they run."""
+"""focusfl study: measure the methods themselves. Each command imports what is heavy only when it runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,6 @@ if TYPE_CHECKING:
     from focusfl.research.studies.runner import Job, Study
 
 app = typer.Typer(help="Measure the methods themselves.", no_args_is_help=True, rich_markup_mode=None)
-
-
-@app.callback()
-def study() -> None:
-    """Measure the methods themselves."""
-
 
 Cells = Annotated[Path, typer.Option(help="Folder for finished runs: one line per run in STUDY.jsonl")]
 Results = Annotated[Path, typer.Option(help="Folder for the results: STUDY.md and STUDY.json")]

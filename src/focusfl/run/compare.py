@@ -1,12 +1,12 @@
-"""Run an experiment: every method, every seed, into one folder; killed at any time, it goes on where it was.
+"""Run an experiment: every method with every seed, in one folder. It can be resumed after it was killed.
 
-DIR/experiment.json               what the folder holds
-DIR/data.json                     the fingerprint of the data, of the first seed; other data are refused
-DIR/.lock                         held by the process that is at work here
-DIR/results.json                  a row per finished run
-DIR/left-out.json                 of "all", the methods that cannot run here, and why
+DIR/experiment.json               the experiment that the folder belongs to
+DIR/data.json                     fingerprint of the first seed's data; other data are refused
+DIR/.lock                         held by the process that works in this folder
+DIR/results.json                  one row per finished run
+DIR/left-out.json                 with "all": the methods that cannot run, and why
 DIR/runs/focus-seed0/             history.jsonl, checkpoint.safetensors, examples.safetensors, result.json
-DIR/surrogates/KEY.json           best losses, shared by the methods; KEY.safetensors: of each test example
+DIR/surrogates/KEY.json           best losses, shared by the methods; KEY.safetensors: per test example
 """
 
 from __future__ import annotations
@@ -32,14 +32,8 @@ from focusfl.util.errors import CannotRun, Diverged, InputError
 from focusfl.util.interrupt import graceful_stop
 from focusfl.util.progress import RunProgress
 
-OURS = (
-    "results.json",
-    "left-out.json",
-    "runs",
-    "surrogates",
-    "data.json",
-    "experiment.json",
-)  # the marker last: it goes last too
+# What an experiment writes. The marker is last, so that it is also deleted last.
+CONTENTS = ("results.json", "left-out.json", "runs", "surrogates", "data.json", "experiment.json")
 
 
 def compare(
@@ -50,49 +44,105 @@ def compare(
     progress: bool | None = None,
     note: Callable[[str], None] = print,
 ) -> list[Row]:
-    """The rows of results.json. A folder that holds all of them already is only read."""
-    made = experiment.setups(experiment.seeds[0])  # fails on bad input before anything is written
-    setups = {method: setup for method, setup in made.items() if isinstance(setup, Setup)}
-    left_out = {method: str(why) for method, why in made.items() if isinstance(why, CannotRun)}
-    if not setups:
-        raise InputError(f"none of the methods can run: {next(iter(left_out.values()))}")
-    fed = next(iter(setups.values())).fed
+    """Run an experiment; if the folder already holds all its results, only read them.
+
+    Args:
+        experiment: Methods, seeds, data and settings.
+        out: Folder for the results.
+        resume: Continue an unfinished experiment in that folder.
+        overwrite: Delete the results in that folder and start over.
+        progress: Show progress bars on stderr. Default: if stderr is a terminal.
+        note: Called with every remark for the user.
+
+    Returns:
+        The rows of results.json.
+
+    Raises:
+        InputError: If the input or the folder cannot be used.
+        Diverged: If a method diverged; with "all", if every method did.
+        Interrupted: If the user stopped it; the folder can be resumed.
+    """
+    setups = experiment.setups(experiment.seeds[0])  # fails on bad input before anything is written
+    left_out = {method: str(reason) for method, reason in setups.items() if isinstance(reason, CannotRun)}
+    runs = {method: setup for method, setup in setups.items() if isinstance(setup, Setup)}
+    if not runs:
+        raise InputError(f"no method can run: {next(iter(left_out.values()))}")
+    fed = next(iter(runs.values())).fed
     resolve(experiment.settings.bayes, fed)
     if isinstance(fed, FolderFederation):
-        _apart(experiment, out)
+        data = Path(experiment.data["path"]).expanduser().resolve()
+        if data in (out.resolve(), *out.resolve().parents):  # results in there would be read as an agent's data
+            raise InputError(f"{out}: results cannot be inside the folder of the data; choose another with --out")
         note(agent_names(fed.agents))
-    for line in dict.fromkeys(line for setup in setups.values() for line in notes(setup)):
+    for line in dict.fromkeys(line for setup in runs.values() for line in notes(setup)):
         note(line)
     for name in experiment.params.keys() - {method.split(":")[0] for method in experiment.methods}:
-        note(f"options of {name} are set, but it is not among the algorithms")
-    with files.lock(files.make_folder(out) / ".lock", wait=0) as held:
-        if not held:
+        note(f"options of {name} are set, but it is not one of the algorithms")
+    with files.lock(files.make_folder(out) / ".lock", wait=0) as locked:
+        if not locked:
             raise InputError(f"{out} is locked by another process: wait for it, or use another folder")
         if not overwrite:
-            left_out |= read_left_out(out)  # what diverged before would do so again
-        methods = [method for method in setups if method not in left_out]
+            left_out |= read_left_out(out)  # what diverged before would diverge again
+        methods = [method for method in runs if method not in left_out]
         rows = _claim(experiment, fed, methods, out, resume, overwrite)
         if left_out:
             files.write_json(out / "left-out.json", left_out)
         if len(rows) == len(methods) * len(experiment.seeds):
-            results.write_rows(out, rows)  # a kill may have come between the last run and this
-            note(f"{out} holds this experiment already: nothing to do (--overwrite runs it again)")
-            return _some(rows, left_out)
-        with graceful_stop() as stop, RunProgress(progress) as bars:
-            return _run(experiment, out, left_out, bars, stop)
+            results.write_rows(out, rows)  # it may have been killed between the last run and this
+            note(f"{out} already holds this experiment: nothing to do (--overwrite runs it again)")
+        else:
+            with graceful_stop() as stop, RunProgress(progress) as bars:
+                rows = _run(experiment, out, left_out, bars, stop)
+    if not rows:
+        raise Diverged(f"every method failed: {next(iter(left_out.values()))}")
+    return rows
 
 
-def _apart(experiment: Experiment, out: Path) -> None:
-    """Results within the user's data would be taken for an agent."""
-    data = Path(experiment.data["path"]).expanduser().resolve()
-    if out.resolve() == data or data in out.resolve().parents:
-        raise InputError(f"{out}: results cannot lie in the folder of the data; name another with --out")
+def read_left_out(out: Path) -> dict[str, str]:
+    """Return the methods of "all" that could not run, and why.
+
+    Args:
+        out: Folder of the experiment.
+    """
+    path = out / "left-out.json"
+    return dict(files.read_json(path)) if path.exists() else {}
+
+
+def _claim(
+    experiment: Experiment, fed: Federation, methods: list[str], out: Path, resume: bool, overwrite: bool
+) -> list[Row]:
+    """Make `out` this experiment's folder, or check that it is; return the rows of its finished runs."""
+    description = experiment.model_dump(mode="json")
+    del description["name"], description["description"]  # the same experiment may have another name
+    clusters = None if fed.clusters is None else fed.clusters.tolist()
+    data = {"fingerprint": fed.fingerprint, "clusters": clusters}
+    marker, data_file = out / "experiment.json", out / "data.json"
+    if overwrite and marker.exists():
+        for path in (out / name for name in CONTENTS):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    new = not marker.exists()
+    if new:
+        for name in CONTENTS:
+            if (out / name).exists():
+                raise InputError(f"{out}: {name} does not belong to an experiment: use another folder")
+        files.write_json(marker, description)
+    elif files.read_json(marker) != description:
+        raise InputError(f"{out} holds another experiment: use another folder, or --overwrite to replace it")
+    if not data_file.exists():  # a folder of an early version has none
+        files.write_json(data_file, data)
+    elif files.read_json(data_file) != data:
+        raise InputError(f"{out}: the data has changed since: use another folder, or --overwrite")
+    folders = [results.run_folder(out, method, seed) for seed in experiment.seeds for method in methods]
+    rows = [row for folder in folders if (row := results.read_row(folder)) is not None]
+    if len(rows) < len(folders) and not resume and not new:
+        raise InputError(f"{out} holds this experiment, unfinished: --resume continues it, --overwrite starts over")
+    return rows
 
 
 def _run(
     experiment: Experiment, out: Path, left_out: dict[str, str], bars: RunProgress, stop: Callable[[], bool]
 ) -> list[Row]:
-    """Every method, every seed, but for those that are finished; of "all", one that diverges is left out."""
+    """Make every run that has not finished. With "all", leave out methods that diverge, with all their rows."""
     surrogates = Surrogates(out / "surrogates")
     rows: list[Row] = []
     for seed in experiment.seeds:
@@ -104,75 +154,29 @@ def _run(
             if row is None:
                 try:
                     result = train_and_judge(setup, bars, surrogates, files.make_folder(folder), stop=stop)
-                except Diverged as why:
+                except Diverged as reason:
                     if experiment.algorithms != ["all"]:
-                        raise Diverged(f"{method}, seed {seed}: {why}") from why
-                    left_out[method] = f"seed {seed}: {why}"
+                        raise Diverged(f"{method}, seed {seed}: {reason}") from reason
+                    left_out[method] = f"seed {seed}: {reason}"
                     files.write_json(out / "left-out.json", left_out)
                     rows = [other for other in rows if other["method"] != method]
                     results.write_rows(out, rows)
                     continue
                 row = result.row() | {"method": method}
-                _compare_noise(result, row, folder, [other for other in rows if other["seed"] == seed], out)
+                _add_paired_noise(result, row, folder, [other for other in rows if other["seed"] == seed], out)
                 row = results.write_row(folder, row)
             rows.append(row)
             results.write_rows(out, rows)
-    return _some(rows, left_out)
+    return rows
 
 
-def _compare_noise(result: Result, row: Row, folder: Path, others: list[Row], out: Path) -> None:
-    """Store the run's examples, and add to its row how its noise goes along with that of the other methods."""
+def _add_paired_noise(result: Result, row: Row, folder: Path, others: list[Row], out: Path) -> None:
+    """Add to the row how its noise correlates with that of other methods with the same seed.
+
+    For that, and for later runs, the excess losses of the test examples are stored in the run's folder.
+    """
     if result.examples is not None and result.excess_se is not None:
         examples.save(folder, result.examples)
         folders = {other["method"]: results.run_folder(out, other["method"], other["seed"]) for other in others}
         paired = [other["method"] for other in others if needs_gap_se(row, other)]
         row["faa_correlation"], row["gap_se"] = examples.compare_with(folder, folders, paired)
-
-
-def _some(rows: list[Row], left_out: dict[str, str]) -> list[Row]:
-    if not rows:
-        raise Diverged(f"every method failed: {next(iter(left_out.values()))}")
-    return rows
-
-
-def read_left_out(out: Path) -> dict[str, str]:
-    """Of "all": the methods that could not run, and why."""
-    path = out / "left-out.json"
-    return dict(files.read_json(path)) if path.exists() else {}
-
-
-def _claim(
-    experiment: Experiment, fed: Federation, methods: list[str], out: Path, resume: bool, overwrite: bool
-) -> list[Row]:
-    """Make `out` this experiment's folder; the rows of the runs that it has finished."""
-    said = experiment.model_dump(mode="json", exclude={"name", "description"})
-    marker = out / "experiment.json"
-    if overwrite and marker.exists():
-        for name in OURS:
-            path = out / name
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    if not marker.exists():
-        taken = [name for name in OURS if (out / name).exists()]
-        if taken:
-            raise InputError(f"{out} holds {taken[0]} of something else: use another folder")
-        files.write_json(marker, said)
-        _same_data(out / "data.json", fed)
-        return []
-    if files.read_json(marker) != said:
-        raise InputError(f"{out} holds another experiment: use another folder, or --overwrite to replace it")
-    _same_data(out / "data.json", fed)
-    folders = [results.run_folder(out, method, seed) for seed in experiment.seeds for method in methods]
-    rows = [row for each in folders if (row := results.read_row(each)) is not None]
-    if len(rows) < len(folders) and not resume:
-        raise InputError(f"{out} holds this experiment, unfinished: --resume continues it, --overwrite starts over")
-    return rows
-
-
-def _same_data(path: Path, fed: Federation) -> None:
-    """Refuse data that have changed since; a folder of an older version has no such file, so it gets one."""
-    clusters = None if fed.clusters is None else fed.clusters.tolist()
-    found = {"fingerprint": fed.fingerprint, "clusters": clusters}
-    if not path.exists():
-        files.write_json(path, found)
-    elif files.read_json(path) != found:
-        raise InputError(f"{path.parent}: the data has changed since: use another folder, or --overwrite")

@@ -1,4 +1,4 @@
-"""Experiments are data: a typed description, from TOML or from the command line. An unknown key is an error."""
+"""Experiments as data: a typed description, read from TOML or from the command line. Unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -34,76 +34,97 @@ from focusfl.util.errors import CannotRun, InputError, nearest
 
 Seed = Annotated[int, Field(ge=0)]
 Table = dict[str, Any]
-SETTINGS = [f.name for f in dataclasses.fields(Settings) if f.name not in ("seed", "train")]
-LATER = ("joins", "leaves", "secure", "minimum", "timeout", "wait")  # settings that release 0.1 did not write
+SETTINGS = [f.name for f in dataclasses.fields(Settings) if f.name not in ("seed", "train")]  # keys in TOML
+OMITTED_DEFAULTS = ("joins", "leaves", "secure", "minimum", "timeout", "wait")
+"""Settings that experiment.json has only if they are set: in folders of older versions these keys are missing."""
 
 
 class Experiment(BaseModel):
-    """Methods x seeds on one data set. Options of a method stand in a table of its name."""
+    """Several methods, each with several seeds, on one data set.
+
+    Attributes:
+        name: Names the default folder of the results.
+        description: One sentence for `focusfl list experiments`.
+        data: The data set's `name` and options.
+        algorithms: Names such as "focus" or "qffl:q=0.1", or only "all".
+        seeds: Every method runs once per seed.
+        settings: Options of every run, except its seed. In TOML their keys are at the top level.
+        train: Options of local training that replace those of the data set's recipe.
+        shift: Changes to the data, applied in order: each has a `kind` and its options (focusfl.data.shift).
+        params: Options of the methods, by name. In TOML each method has a table of its name.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
     name: str = "compare"
     description: str = ""
     data: Table
-    algorithms: list[str] = Field(min_length=1)  # names, "qffl:q=0.1", or "all"
+    algorithms: list[str] = Field(min_length=1)
     seeds: list[Seed] = Field(default=[0, 1, 2], min_length=1)
-    settings: InstanceOf[Settings] = Settings()  # of every run but for its seed; in TOML its keys stand at the top
-    train: Table = {}  # changes to the data's own options of local training
+    settings: InstanceOf[Settings] = Settings()
+    train: Table = {}
     shift: list[Table] = []
     params: dict[str, Table] = {}
 
     @model_validator(mode="before")
     @classmethod
-    def _gather_settings(cls, raw: Table) -> Table:
-        """The settings' keys, which stand beside the others, become one object."""
+    def _collect_settings(cls, raw: Table) -> Table:
+        """Make one object of the settings, whose keys are at the top level in TOML and experiment.json."""
         if "settings" in raw:
             return raw
-        given = {k: v for k, v in raw.items() if k in SETTINGS}
-        rest = {k: v for k, v in raw.items() if k not in SETTINGS}
-        return {**rest, "settings": Settings(**_typed("", Settings, given))}
+        options = {k: v for k, v in raw.items() if k in SETTINGS}
+        others = {k: v for k, v in raw.items() if k not in SETTINGS}
+        return {**others, "settings": Settings(**_typed("", Settings, options))}
 
     @model_serializer
-    def _flat(self) -> Table:
-        """As in TOML, and as folders of results from release 0.1 have it: later options only where they are set."""
-        body = {k: getattr(self, k) for k in ("name", "description", "data", "algorithms", "seeds")}
+    def _serialise(self) -> Table:
+        """As in TOML, with the settings at the top level."""
+        head = {k: getattr(self, k) for k in ("name", "description", "data", "algorithms", "seeds")}
         options = {k: getattr(self.settings, k) for k in SETTINGS}
-        usual = {k: getattr(Settings(), k) for k in LATER}
-        options = {k: v for k, v in options.items() if k not in LATER or v != usual[k]}
-        return body | options | {"train": self.train, "shift": self.shift, "params": self.params}
+        default = Settings()
+        for k in OMITTED_DEFAULTS:
+            if options[k] == getattr(default, k):
+                del options[k]
+        return head | options | {"train": self.train, "shift": self.shift, "params": self.params}
 
     def with_settings(self, **options: Any) -> Experiment:
-        """The same experiment with other settings."""
+        """Return the same experiment with other settings.
+
+        Args:
+            **options: Fields of `Settings`.
+
+        Raises:
+            InputError: If an option is unknown or its value is out of range.
+        """
         return self.model_copy(update={"settings": self.settings.updated(**options)})
 
     @staticmethod
     def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
-        """From a TOML document; every name and value is checked.
+        """Read an experiment from a TOML document and check every name and value in it.
 
         Args:
             raw: The document.
-            where: Heads the messages, for example the file's name.
+            where: Precedes the messages of errors, for example the file's name.
 
         Raises:
             InputError: If a key is unknown or a value cannot be used.
         """
+        methods = {*ALGORITHMS, *PRESETS}
+        keys = {*Experiment.model_fields, *SETTINGS, *methods} - {"params", "settings"}
+        params = {k: v for k, v in raw.items() if k in methods}
+        body = {k: v for k, v in raw.items() if k not in methods}
+        if isinstance(body.get("data"), str):
+            body["data"] = {"name": body["data"]}
         try:
-            known = {*Experiment.model_fields, *SETTINGS} - {"params", "settings"}
-            _known_keys("", raw, known | set(ALGORITHMS))
-            body = {k: v for k, v in raw.items() if k in known}
-            params = {k: v for k, v in raw.items() if k not in known}
-            if isinstance(body.get("data"), str):
-                body["data"] = {"name": body["data"]}
-            experiment: Experiment = _validated("", partial(Experiment, params=params), body)
+            experiment: Experiment = _validated("", partial(Experiment, params=params), body, keys)
             for key, values in (("algorithms", experiment.algorithms), ("seeds", experiment.seeds)):
                 if len(set(values)) < len(values):
                     raise InputError(f"{key} = {values}: name each one once")
             if "all" in experiment.algorithms and len(experiment.algorithms) > 1:
                 raise InputError(f'algorithms = {experiment.algorithms}: "all" cannot be combined with names')
-            for method in {*experiment.methods, *params}:
-                experiment.algorithm(method, clusters=2)  # some number, as the data may know theirs
-            experiment.source()
-            experiment.shifts()
+            for method in dict.fromkeys([*experiment.methods, *params]):
+                experiment.algorithm(method, clusters=2)  # any number: the data may know the true one
+            experiment._data_functions()
             experiment.train_options()
         except InputError as error:
             raise InputError(f"{where}: {error}" if where else str(error)) from error
@@ -111,95 +132,130 @@ class Experiment(BaseModel):
 
     @property
     def methods(self) -> list[str]:
-        """The algorithms, with "all" spelt out."""
+        """The names of the algorithms; "all" is replaced by every name."""
         return list(ALGORITHMS) if self.algorithms == ["all"] else self.algorithms
 
     def algorithm(self, method: str, clusters: int | None = None) -> Algorithm:
-        """The method with its options: those of its table, then those behind its name, as in "qffl:q=0.1".
+        """Return a method with its options: those of its table, then those after its name.
 
-        M, where left out, is the number of true clusters if that is known.
+        Args:
+            method: A name, with options after colons: "qffl:q=0.1".
+            clusters: Number of true clusters, if it is known: the default of the option M.
+
+        Raises:
+            InputError: If the name or an option is unknown, or a value cannot be used.
         """
         name, *changes = method.split(":")
         make = ALGORITHMS.get(name) or PRESETS.get(name)
         if make is None:
             raise InputError(f"unknown algorithm {name!r}: {nearest(name, [*ALGORITHMS, *PRESETS])}")
-        options = apply(dict(self.params.get(name, {})), changes, method)
+        options = apply_changes(dict(self.params.get(name, {})), changes, method)
         if clusters is not None and "M" in inspect.signature(make).parameters:
             options.setdefault("M", clusters)
         return make(**_typed(name, make, options))
 
-    def source(self) -> Callable[..., Federation]:
-        """The function that makes the data, options filled in."""
-        options = {k: v for k, v in self.data.items() if k != "name"}
-        name = self.data.get("name")
-        if not isinstance(name, str) or name not in DATA:
-            raise InputError(f"unknown data {name!r}: {nearest(str(name), DATA)}")
-        return partial(DATA[name], **_typed("data", DATA[name], options))
-
     def train_options(self, base: Train | None = None) -> Train:
-        said = _typed("train", Train, self.train)
-        if "steps" in said:  # not the data's own epochs
-            said = {"epochs": None, **said}
-        return dataclasses.replace(base or Train(), **said)
+        """Return the options of local training.
+
+        Args:
+            base: The data set's recipe, which the experiment's own options change.
+        """
+        options = _typed("train", Train, self.train)
+        if "steps" in options:  # they replace the epochs of the recipe
+            options = {"epochs": None, **options}
+        return dataclasses.replace(base or Train(), **options)
 
     def federation(self, seed: int) -> Federation:
-        make = self.source()
-        keywords = make.keywords  # type: ignore[attr-defined]
-        fed = make() if "seed" in keywords else make(seed=seed)
-        for shift in self.shifts():
-            keywords = shift.keywords  # type: ignore[attr-defined]
-            fed = shift(fed) if "seed" in keywords else shift(fed, seed=seed)
+        """Make the data and apply the shifts.
+
+        Args:
+            seed: For the data and every shift that has no `seed` of its own.
+        """
+        functions = [f if "seed" in f.keywords else partial(f, seed=seed) for f in self._data_functions()]
+        fed = functions[0]()
+        for shift in functions[1:]:
+            fed = shift(fed)
         return fed
 
-    def shifts(self) -> list[Callable[..., Federation]]:
-        """What is done to the data, in order: [[shift]] tables with `kind` and its options (focusfl.data.shift)."""
-        made: list[Callable[..., Federation]] = []
-        for table in self.shift:
-            kind = str(table.get("kind"))
-            if kind not in SHIFTS:
-                raise InputError(f"unknown shift {kind!r}: {nearest(kind, SHIFTS)}")
-            given = {k: v for k, v in table.items() if k != "kind"}
-            made.append(partial(SHIFTS[kind], **_typed("shift", SHIFTS[kind], given, positional=("fed",))))
-        return made
+    def _data_functions(self) -> list[partial[Federation]]:
+        """The function that makes the data and those that shift it, each with its options, checked."""
+        functions: list[partial[Federation]] = []
+        for table in [self.data, *self.shift]:
+            where, key, known = ("shift", "kind", SHIFTS) if functions else ("data", "name", DATA)
+            name, options = str(table.get(key)), {k: v for k, v in table.items() if k != key}
+            if name not in known:
+                raise InputError(f"unknown {where} {name!r}: {nearest(name, known)}")
+            functions.append(partial(known[name], **_typed(where, known[name], options)))
+        return functions
 
     def setups(self, seed: int) -> dict[str, Setup | CannotRun]:
-        """A run for each method, on the same data; of "all", those that cannot run give their reason."""
+        """Return one run per method, all on the same data.
+
+        Args:
+            seed: Of the data and of every run.
+
+        Returns:
+            For each method its run. With `algorithms = ["all"]`, a method that cannot run has the reason instead.
+
+        Raises:
+            CannotRun: If a method that was named does not apply to the data or the model.
+        """
         fed = self.federation(seed)
         clusters = None if fed.clusters is None else len(fed.clusters.unique())
         settings = self.settings.updated(seed=seed, train=self.train_options(fed.recipe.train))
-        made: dict[str, Setup | CannotRun] = {}
+        setups: dict[str, Setup | CannotRun] = {}
         for method in self.methods:
             algorithm = self.algorithm(method, clusters)
             try:
-                made[method] = Setup.of(algorithm, fed, settings=settings)
+                setups[method] = Setup.of(algorithm, fed, settings=settings)
             except CannotRun as reason:
                 if self.algorithms != ["all"]:
                     raise
-                made[method] = reason
-        return made
+                setups[method] = reason
+        return setups
 
 
 def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
-    """Read a TOML file, then apply `key=value` changes."""
+    """Read an experiment from a TOML file.
+
+    Args:
+        path: The file.
+        changes: `key=value` changes to it (see `apply_changes`).
+
+    Raises:
+        InputError: If the file cannot be read or used; the message names the file and the key.
+    """
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not TOML: {error}") from error
-    return Experiment.parse(apply(raw, changes), str(path))
+    return Experiment.parse(apply_changes(raw, changes), str(path))
 
 
-def apply(raw: Table, changes: Iterable[str], where: str = "--set") -> Table:
-    """`--set key=value`: dotted keys, TOML values; a word without quotes is text.
+def apply_changes(raw: Table, changes: Iterable[str], where: str = "--set") -> Table:
+    """Change a TOML document in place, as `--set key=value` does.
 
-    >>> apply({"focus": {"M": 3}}, ["focus.M=2", "engine=serial", "data.sigma=[0.1, 0.2]"])
-    {'focus': {'M': 2}, 'engine': 'serial', 'data': {'sigma': [0.1, 0.2]}}
+    Args:
+        raw: The document.
+        changes: Keys may have dots; values are TOML, and a word without quotes is text.
+        where: Precedes the messages of errors.
+
+    Returns:
+        The same document.
+
+    Raises:
+        InputError: If a change is not of the form key=value, or a part of its key is not a table.
+
+    Example:
+        >>> apply_changes({"focus": {"M": 3}}, ["focus.M=2", "engine=serial", "data.sigma=[0.1, 0.2]"])
+        {'focus': {'M': 2}, 'engine': 'serial', 'data': {'sigma': [0.1, 0.2]}}
     """
     for change in changes:
         key, equals, text = change.partition("=")
         if not equals or not key.strip() or "\n" in change:
-            raise InputError(f"{where} {change}: expected key=value, for instance focus.M=2")
+            raise InputError(f"{where} {change}: expected key=value, for example focus.M=2")
         try:
             value = tomllib.loads(f"v = {text}")["v"]
         except tomllib.TOMLDecodeError:
@@ -217,7 +273,14 @@ def apply(raw: Table, changes: Iterable[str], where: str = "--set") -> Table:
 
 
 def find(name: str) -> Path:
-    """A path, or the name of an experiment here or of those that come with the package."""
+    """Return the file of an experiment.
+
+    Args:
+        name: The path of a TOML file, or a name in `catalogue()`.
+
+    Raises:
+        InputError: If there is no such file or name.
+    """
     known = catalogue()
     if name in known:
         return known[name]
@@ -229,45 +292,48 @@ def find(name: str) -> Path:
 
 
 def catalogue() -> dict[str, Path]:
-    """Experiments by name: ./experiments first, then the package's own."""
-    here = Path(__file__).parents[1]
-    folders = [here / "_experiments", here.parents[1] / "experiments", Path("experiments")]
+    """Return the experiments by name: those of the package, and those in ./experiments, which take precedence."""
+    package = Path(__file__).parents[1]
+    folders = [package / "_experiments", package.parents[1] / "experiments", Path("experiments")]
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
 
 
-def _typed(where: str, target: Any, given: Table, positional: tuple[str, ...] = ()) -> Table:
-    """Check names and types of options against a dataclass or a function; gives back what was given, typed."""
-    if not isinstance(given, dict):
-        raise InputError(f"{where} = {given!r}: expected a table of options")
-    names = inspect.signature(target).parameters
+def _typed(where: str, target: Any, options: Table) -> Table:
+    """Check options against the parameters of a dataclass or function, and return them with its types.
+
+    A parameter `fed` is not an option: it is the federation that a shift changes.
+    """
+    if not isinstance(options, dict):
+        raise InputError(f"{where} = {options!r}: expected a table of options")
     hints = typing.get_type_hints(target if inspect.isclass(target) else getattr(target, "__func__", target))
-    fields: Table = {k: (hints[k], None) for k in names if k not in positional}
-    _known_keys(where, given, fields)
-    required = [p.name for p in inspect.signature(target).parameters.values() if p.default is p.empty]
-    for name in required:
-        if name not in given and name not in positional:
-            raise InputError(f"{where}.{name} is missing")
-    model = create_model(where, **fields)
-    checked = _validated(where, model, given)
-    return {k: getattr(checked, k) for k in given}
+    fields: Table = {
+        name: (hints[name], ... if parameter.default is parameter.empty else None)
+        for name, parameter in inspect.signature(target).parameters.items()
+        if name != "fed"
+    }
+    checked = _validated(where, create_model(where, **fields), options, fields)
+    return {k: getattr(checked, k) for k in options}
 
 
-def _validated(where: str, model: Callable[..., Any], given: Table) -> Any:
+def _validated(where: str, model: Callable[..., Any], options: Table, known: Iterable[str]) -> Any:
+    """Build a pydantic model; unknown keys and values that do not fit become an InputError that names the key."""
+    names = set(known)
+    for key in options:
+        if key not in names:
+            place = f"{where}.{key}" if where else key
+            raise InputError(f"unknown key {place!r}: {nearest(key, names)}")
     try:
-        return model(**given)
+        return model(**options)
     except ValidationError as error:
         first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, InputError):  # raised by Settings, which names its options itself
+            raise cause from error
         name, *within = first["loc"]  # within: places in a list, and which of several types was tried
+        if name == "params":  # in TOML, a table of the method's name
+            name, *within = within
         path = [where] * bool(where) + [name] + [part for part in within if isinstance(part, int)]
         key = ".".join(map(str, path))
         if first["type"] == "missing":
             raise InputError(f"{key} is missing") from error
         raise InputError(f"{key} = {first['input']!r}: {first['msg']}") from error
-
-
-def _known_keys(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    names = set(known)
-    for key in given:
-        if key not in names:
-            place = f"{where}.{key}" if where else key
-            raise InputError(f"unknown key {place!r}: {nearest(key, names)}")

@@ -15,28 +15,39 @@ from focusfl.util import files
 
 NAME = "history.jsonl"
 GOALS = (0.7, 0.8, 0.85, 0.9)  # average accuracies of the paper's rounds-to-accuracy tables
-MAX_LABELLED_ROUNDS = 40  # rounds for which labels are kept in a thin history ...
-MAX_LABELS = 400  # ... if one round has no more labels than this
-MAX_AGENTS = 1000  # up to this many agents, each agent's own numbers are kept for every round
+MAX_LABELLED_ROUNDS = 40  # a thinned history has labels of at most this many rounds ...
+MAX_LABELS = 400  # ... and of none if one round has more labels than this
+MAX_AGENTS = 1000  # with more agents, a round's line has only averages
 
 
 class History:
-    """Appends to the file in `folder`, after dropping what a killed run wrote beyond its last checkpoint.
+    """Appends to history.jsonl; what a killed run wrote after its last checkpoint is deleted first.
 
-    Without a folder only the seconds of training are counted.
+    Args:
+        folder: The run's folder. None: nothing is written, and only the seconds are counted.
+        rounds_done: Rounds of the checkpoint that the run resumes from; 0: it starts.
     """
 
-    def __init__(self, folder: Path | None, begun: int) -> None:
+    def __init__(self, folder: Path | None, rounds_done: int) -> None:
         self.path, self.seconds = None if folder is None else folder / NAME, 0.0
         if folder is not None and self.path is not None:
-            earlier = [row for row in read(folder) if row["round"] <= begun] if begun else []
+            earlier = [row for row in read(folder) if row["round"] <= rounds_done] if rounds_done else []
             self.seconds = sum(row["seconds"] for row in earlier)
             files.write_text(self.path, "".join(json.dumps(row) + "\n" for row in earlier))
 
     def write(
         self, t: int, scores: Scores | None, pi: Tensor | None, seconds: float, dropped: Mapping[int, str]
     ) -> None:
-        """Add a round. Scores that some agents did not send are left out."""
+        """Append a round.
+
+        Args:
+            t: The round, from 1.
+            scores: Losses and accuracies, if it was evaluated. If some agents did not send theirs, none are
+                written.
+            pi: [E, M] the soft labels, if the method has them.
+            seconds: Of training in this round.
+            dropped: Agents that were left out of the round, and why.
+        """
         self.seconds += seconds
         if self.path is None:
             return
@@ -57,19 +68,31 @@ class History:
 
 
 def rounds_to(rows: list[dict[str, Any]], goals: tuple[float, ...] = GOALS) -> dict[str, int | None] | None:
-    """The first round whose average accuracy reaches each goal; None: never. None at all in regression.
+    """Return the first round whose average accuracy reaches each goal.
 
-    >>> rounds_to([{"round": 1, "avg_acc": 0.6}, {"round": 2, "avg_acc": 0.83}])
-    {'0.7': 2, '0.8': 2, '0.85': None, '0.9': None}
+    Args:
+        rows: The rounds, as `read` returns them.
+        goals: Average accuracies.
+
+    Returns:
+        For each goal a round, or None if it was not reached. None if there are no accuracies, as in regression.
+
+    Example:
+        >>> rounds_to([{"round": 1, "avg_acc": 0.6}, {"round": 2, "avg_acc": 0.83}])
+        {'0.7': 2, '0.8': 2, '0.85': None, '0.9': None}
     """
-    seen = [(row["round"], row["avg_acc"]) for row in rows if row.get("avg_acc") is not None]
-    if not seen:
+    evaluated = [(row["round"], row["avg_acc"]) for row in rows if row.get("avg_acc") is not None]
+    if not evaluated:
         return None
-    return {str(goal): next((t for t, acc in seen if acc >= goal), None) for goal in goals}
+    return {str(goal): next((t for t, acc in evaluated if acc >= goal), None) for goal in goals}
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The rounds written so far, without a last line that a kill cut short."""
+    """Return the rounds written so far, without a last line that is incomplete because the run was killed.
+
+    Args:
+        folder: The run's folder.
+    """
     path = folder / NAME
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
@@ -81,35 +104,46 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def thin(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The same, small enough for git and for a page; None where no round was evaluated.
+    """Return a history that is small enough for git and for a page.
 
-    Averages to five digits: of the first 60 evaluations, then of every fifth. Labels of at most 40 rounds, more of
-    the early ones, since then they move. The first and the last are always there.
+    Averages have five digits; they are of the first 60 evaluations, then of every fifth. Labels are of at most 40
+    rounds, more of the early ones, when labels change most. The first and the last evaluation are always included.
 
-    >>> thin([{"round": 1, "seconds": 1, "avg_loss": 0.1234567, "agnostic_loss": 2.0, "avg_acc": None, "pi": None}])
-    {'round': [1], 'avg_loss': [0.12346], 'agnostic_loss': [2.0], 'avg_acc': None, 'pi': None}
+    Args:
+        rows: The rounds, as `read` returns them.
+
+    Returns:
+        One list per quantity; None if no round was evaluated.
+
+    Example:
+        >>> row = {"round": 1, "seconds": 1, "avg_loss": 0.1234567, "agnostic_loss": 2.0, "avg_acc": None}
+        >>> thin([row | {"pi": None}])
+        {'round': [1], 'avg_loss': [0.12346], 'agnostic_loss': [2.0], 'avg_acc': None, 'pi': None}
     """
-    every = [row for row in rows if "avg_loss" in row]
-    if not every:
+    evaluated = [row for row in rows if "avg_loss" in row]
+    if not evaluated:
         return None
-    seen = [row for i, row in enumerate(every) if i < 60 or i % 5 == 4 or i == len(every) - 1]
-    out: dict[str, Any] = {"round": [row["round"] for row in seen]}
+    shown = [row for i, row in enumerate(evaluated) if i < 60 or i % 5 == 4 or i == len(evaluated) - 1]
+    thinned: dict[str, Any] = {"round": [row["round"] for row in shown]}
     for name in ("avg_loss", "agnostic_loss", "avg_acc"):
-        known = every[0].get(name) is not None
-        out[name] = [float(f"{row[name]:.5g}") for row in seen] if known else None
-    labelled = [row for row in every if row.get("pi")]
+        known = evaluated[0].get(name) is not None
+        thinned[name] = [float(f"{row[name]:.5g}") for row in shown] if known else None
+    labelled = [row for row in evaluated if row.get("pi")]
     small = labelled and max(len(row["pi"]) * len(row["pi"][0]) for row in labelled) <= MAX_LABELS
-    kept = [labelled[i] for i in early(len(labelled), MAX_LABELLED_ROUNDS)] if small else []
-    pi = [[[round(p, 3) for p in agent] for agent in row["pi"]] for row in kept]
-    return out | {"pi": {"round": [row["round"] for row in kept], "pi": pi} if kept else None}
+    shown = [labelled[i] for i in early_indices(len(labelled), MAX_LABELLED_ROUNDS)] if small else []
+    pi = [[[round(p, 3) for p in agent] for agent in row["pi"]] for row in shown]
+    return thinned | {"pi": {"round": [row["round"] for row in shown], "pi": pi} if shown else None}
 
 
-def early(n: int, most: int) -> list[int]:
-    """At most so many of 0 ... n - 1, even on the scale of the square root, with the first and the last.
+def early_indices(n: int, limit: int) -> list[int]:
+    """Return at most `limit` of the indices 0 ... n - 1, more of the early ones, with the first and the last.
 
-    >>> early(100, 6), early(3, 6)
-    ([0, 4, 16, 36, 63, 99], [0, 1, 2])
+    They are evenly spaced on the scale of the square root.
+
+    Example:
+        >>> early_indices(100, 6), early_indices(3, 6)
+        ([0, 4, 16, 36, 63, 99], [0, 1, 2])
     """
-    if n <= most:
+    if n <= limit:
         return list(range(n))
-    return sorted({round((n - 1) * (i / (most - 1)) ** 2) for i in range(most)})
+    return sorted({round((n - 1) * (i / (limit - 1)) ** 2) for i in range(limit)})

@@ -103,7 +103,7 @@ def _rounds(setup: Runnable, folder: Path | None, resume: bool, eval_every: int,
     history = History(folder, begun)
     for t in range(begun, T):
         clock = time.perf_counter()
-        cohort = plan.cohort(settings.seed, t, setup.E, settings.fraction, setup.presence.there(t, setup.E))
+        cohort = plan.cohort(settings.seed, t, setup.E, settings.fraction, setup.presence.agents(t, setup.E))
         newcomers = setup.presence.joining(t)
         if len(newcomers):  # they begin with a first state as the server would give it now
             put(states, torch.from_numpy(newcomers), setup.enrolled(server, len(newcomers)))

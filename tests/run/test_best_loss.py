@@ -22,7 +22,7 @@ def test_exact_where_known():
 @pytest.mark.parametrize("kind", ["true", "agent", "learned"])
 def test_linear_surrogate_is_least_squares_on_the_pooled_data(kind):
     fed = ff.data.synthetic(seed=1, E=4, outliers=2, n=50)
-    learned = torch.tensor([5, 5, 5, 2])  # any names
+    learned = torch.tensor([5, 5, 5, 2])  # any numbers
     groups = {"true": [[0, 1], [2, 3]], "agent": [[0], [1], [2], [3]], "learned": [[0, 1, 2], [3]]}[kind]
     setup = Setup.of(ff.FedAvg(), fed, 60, bayes=kind)
     best = Surrogates().best(setup, learned)
@@ -39,7 +39,7 @@ def test_linear_surrogate_is_least_squares_on_the_pooled_data(kind):
 
 def test_methods_on_the_same_data_share_one_surrogate(ragged, tmp_path):
     trained = []
-    for surrogates in (Surrogates(tmp_path), Surrogates(tmp_path)):  # the second knows only the file
+    for surrogates in (Surrogates(tmp_path), Surrogates(tmp_path)):  # the second has only the file
         for method in (ff.FedAvg(), ff.Focus(M=2), ff.Local()):
             best = surrogates.best(Setup.of(method, ragged, 3), watch=trained.append)
             assert best.kind == "true"
@@ -49,7 +49,7 @@ def test_methods_on_the_same_data_share_one_surrogate(ragged, tmp_path):
     assert len(trained) == 6
 
 
-def test_an_interrupted_surrogate_goes_on_where_it_was(ragged, tmp_path):
+def test_an_interrupted_surrogate_is_resumed(ragged, tmp_path):
     setup, seen = Setup.of(ff.FedAvg(), ragged, 6), []
     whole = Surrogates().best(setup)
     with pytest.raises(Interrupted):
@@ -58,8 +58,8 @@ def test_an_interrupted_surrogate_goes_on_where_it_was(ragged, tmp_path):
     rounds = [t for i, t in enumerate(seen) if i == 0 or t != seen[i - 1]]
     assert rounds == [1, 2, 3, 4, 5, 6]  # none twice
     assert torch.equal(resumed.loss, whole.loss)
-    kept = sorted(path.suffix for path in tmp_path.iterdir())
-    assert kept == [".json", ".lock", ".safetensors"]  # nothing else stays
+    stored = sorted(path.suffix for path in tmp_path.iterdir())
+    assert stored == [".json", ".lock", ".safetensors"]  # and nothing else
     assert torch.equal(resumed.examples, whole.examples)
 
 
@@ -68,7 +68,7 @@ def test_the_surrogate_of_an_agent_is_local_training(ragged):
     assert alone.excess_risk.abs().max() == 0 and alone.faa == 0
 
 
-def test_what_a_frozen_part_or_an_attribute_does_counts(ragged):
+def test_frozen_weights_and_attributes_change_the_fingerprint(ragged):
     class Scaled(torch.nn.Module):
         def __init__(self, factor):
             super().__init__()
@@ -98,7 +98,7 @@ def test_surrogates_train_on_all_the_data_whatever_the_fraction(ragged):
     assert torch.equal(a, b)
 
 
-def test_what_is_not_known_is_refused(ragged):
+def test_best_losses_that_the_data_cannot_give_are_refused(ragged):
     fed = ff.Federation.from_agents([(d.x, d.y) for d in map(ragged.train, range(5))], model=ragged.recipe.model)
     with pytest.raises(InputError, match="exact"):
         ff.fit(ff.FedAvg(), fed, rounds=1, bayes="exact")

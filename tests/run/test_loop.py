@@ -1,4 +1,4 @@
-"""Rounds, history, checkpoints: nothing is lost and nothing changes when a run is cut in two."""
+"""Rounds, history, checkpoints: nothing is lost and nothing changes when a run is killed and resumed."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ def rounds_without_seconds(folder):
 
 
 @pytest.mark.parametrize("algorithm", [ff.Focus(M=2), ff.FedAvg(), ff.Local()], ids=lambda a: a.name)
-def test_cut_anywhere_and_resumed_is_the_same_to_the_bit(algorithm, ragged, tmp_path):
+def test_killed_and_resumed_is_the_same_to_the_bit(algorithm, ragged, tmp_path):
     whole, cut = (files.make_folder(tmp_path / name) for name in ("whole", "cut"))
     for _ in run(setup(ragged, algorithm, checkpoint_every=3), whole):
         pass
@@ -41,15 +41,15 @@ def test_cut_anywhere_and_resumed_is_the_same_to_the_bit(algorithm, ragged, tmp_
     assert [done.t for done in again] == [12] and torch.equal(again[0].scores.loss, resumed[-1].scores.loss)
 
 
-def test_what_is_read_back_lies_in_memory_as_what_was_computed(ragged, tmp_path):
-    """Kernels round otherwise where tensors are not aligned, as they are not within the file."""
+def test_tensors_of_a_checkpoint_are_aligned_in_memory(ragged, tmp_path):
+    """Kernels round differently where tensors are not aligned, and in the file they are not."""
     one = setup(ragged, rounds=1)
     list(run(one, tmp_path))
     _, server, states = checkpoint.load(tmp_path, one.fingerprint, *one.start(), max_models=2)
     assert all(v.data_ptr() % 64 == 0 for v in flatten({"a": server, "b": states}).values())
 
 
-def test_history_says_what_happened(ragged, tmp_path):
+def test_history_has_the_scores_of_evaluated_rounds(ragged, tmp_path):
     *_, last = run(setup(ragged, rounds=4), tmp_path, eval_every=2)
     rows = history.read(tmp_path)
     assert [row["round"] for row in rows] == [1, 2, 3, 4]
@@ -67,19 +67,19 @@ def test_stopping_leaves_a_checkpoint_of_that_round(ragged, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "expected"),
     [
         (lambda path: path.write_bytes(path.read_bytes()[:-100]), "truncated"),
         (lambda path: path.write_bytes(path.read_bytes()[:5]), "truncated"),
         (lambda path: path.write_bytes(b"not a checkpoint at all, rather a text file"), "not a checkpoint"),
-        (lambda path: save_file({"a": torch.zeros(2)}, path), "not a checkpoint of focusfl"),
+        (lambda path: save_file({"a": torch.zeros(2)}, path), "not a checkpoint"),
     ],
     ids=["cut", "cut short", "text", "foreign"],
 )
-def test_a_damaged_checkpoint_is_refused(damage, said, ragged, tmp_path):
+def test_a_damaged_checkpoint_is_refused(damage, expected, ragged, tmp_path):
     list(run(setup(ragged, rounds=2), tmp_path))
     damage(tmp_path / checkpoint.NAME)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=f"{checkpoint.NAME}: .*{expected}"):
         list(run(setup(ragged, rounds=2), tmp_path, resume=True))
 
 
@@ -97,25 +97,27 @@ def test_wrong_shapes_and_nan_in_a_checkpoint_are_refused(ragged, tmp_path):
     poisoned = {"w": {k: v.clone() for k, v in server["w"].items()}}
     poisoned["w"]["1.bias"][0, 0] = float("nan")
     shorter = {"w": {k: v[:1] for k, v in server["w"].items()}}
-    for state, said in ((poisoned, "NaN"), (shorter, "expected"), ({"w": {}}, "missing")):
+    for state, expected in ((poisoned, "NaN"), (shorter, "expected"), ({"w": {}}, "missing")):
         checkpoint.save(tmp_path, run_setup.fingerprint, 1, state, states)
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=expected):
             checkpoint.load(tmp_path, run_setup.fingerprint, server, states)
 
 
 @pytest.mark.parametrize(("models", "fine"), [(0, False), (1, True), (3, True), (4, False)])
-def test_as_many_models_as_there_is_room_for_are_believed(models, fine, tmp_path):
-    kept = {"w": {"a": torch.ones(models, 2)}, "t": torch.tensor(1)}
-    checkpoint.save(tmp_path, "key", 1, kept, {})
-    here = {"w": {"a": torch.zeros(1, 2)}, "t": torch.tensor(0)}
+def test_a_checkpoint_may_hold_up_to_max_models(models, fine, tmp_path):
+    saved = {"w": {"a": torch.ones(models, 2)}, "t": torch.tensor(1)}
+    checkpoint.save(tmp_path, "key", 1, saved, {})
+    expected = {"w": {"a": torch.zeros(1, 2)}, "t": torch.tensor(0)}
     if fine:
-        assert torch.equal(checkpoint.load(tmp_path, "key", here, {}, max_models=3)[1]["w"]["a"], kept["w"]["a"])
+        assert torch.equal(
+            checkpoint.load(tmp_path, "key", expected, {}, max_models=3)[1]["w"]["a"], saved["w"]["a"]
+        )
         return
     with pytest.raises(InputError, match=r"server/w/a: expected \[1, 2\]"):
-        checkpoint.load(tmp_path, "key", here, {}, max_models=3)
+        checkpoint.load(tmp_path, "key", expected, {}, max_models=3)
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_scraps(tmp_path):
+def test_a_write_that_fails_leaves_the_old_file_and_no_temporary_one(tmp_path):
     path = tmp_path / "a.json"
     files.write_json(path, [1])
 
@@ -128,19 +130,19 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_scraps(tmp_path):
     assert json.loads(path.read_text()) == [1] and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_disk_that_refuses_a_checkpoint_is_the_systems_error(tmp_path):
-    """safetensors has an error of its own for it."""
+def test_a_checkpoint_that_cannot_be_written_is_an_os_error(tmp_path):
+    """safetensors raises an error of its own."""
     with pytest.raises(OSError, match="No such file"):
         files.write(tmp_path / "a", lambda _: save_file({"x": torch.zeros(9)}, tmp_path / "nowhere/a"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_divergence_is_named_with_advice():
+def test_divergence_names_the_round_and_the_learning_rate():
     fed = ff.data.synthetic()
-    with pytest.raises(Diverged, match=r"diverged in round \d+ .* train.lr = 100"):
+    with pytest.raises(Diverged, match=r"round \d+ .*train\.lr = 100"):
         ff.fit(ff.FedAvg(), fed, rounds=50, train=ff.Train(lr=100.0))
 
 
-def test_losses_that_are_sums_of_history_seconds(ragged, tmp_path):
+def test_seconds_are_the_sum_of_those_in_the_history(ragged, tmp_path):
     *_, last = run(setup(ragged, rounds=3), tmp_path)
     assert last.seconds == pytest.approx(sum(row["seconds"] for row in history.read(tmp_path)), abs=1e-4)
