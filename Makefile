@@ -1,4 +1,5 @@
 # make demo   install, then FOCUS against six other methods on rotated digits (no download of data)
+# make quick  lint, types, and the tests that need no network, browser or Flower: under two minutes
 # make test   install, then everything CI checks
 PYTHON ?= python3
 VENV   ?= .venv
@@ -9,10 +10,13 @@ JOBS   ?= 2
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test check bench bench-peers format clean
+.PHONY: demo quick test check bench bench-peers format clean
 
 demo: $(VENV)/.base
 	$(BIN)/focusfl run demo --out runs/demo --overwrite
+
+quick: $(VENV)/.dev check
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not network and not browser and not flower and not slow"
 
 test: $(VENV)/.dev check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile

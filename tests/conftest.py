@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from helpers.federations import make_ragged
 from hypothesis import settings
 
 import focusfl as ff
+from focusfl.cli import app as cli
 
 torch.set_num_threads(1)
 os.environ.update(ENV)  # one cache of real data for all tests and the processes they start
@@ -18,6 +22,42 @@ settings.register_profile("focusfl", deadline=None, max_examples=50, derandomize
 settings.load_profile("focusfl")
 
 
+MARKED_FILES = {  # by path below tests/: what a file of tests needs
+    "network": ("data/test_store.py", "data/test_images.py", "data/test_text.py"),
+    "browser": ("report/test_page_browser.py",),
+    "flower": ("flower/", "deploy/"),
+    "slow": ("research/",),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark whole files and folders, so that `make quick` can leave them out."""
+    top = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(top):
+            place = item.path.relative_to(top).as_posix()
+            for marker, places in MARKED_FILES.items():
+                if place.startswith(places):
+                    item.add_marker(marker)
+
+
 @pytest.fixture
 def ragged() -> ff.Federation:
     return make_ragged()
+
+
+@pytest.fixture
+def focusfl(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., tuple[int | str | None, str, str]]:
+    """The command line in this process, in an empty folder; gives (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: object) -> tuple[int | str | None, str, str]:
+        monkeypatch.setattr(sys, "argv", ["focusfl", *map(str, words)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        printed = capsys.readouterr()
+        return stopped.value.code, printed.out, printed.err
+
+    return call

@@ -72,6 +72,7 @@ def test_qffl_with_losses_after_training_by_hand(engine):
     assert done.server["w"]["weight"].item() == pytest.approx(83.2 / 176.8, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("q", [0.0, 0.1, 1.0, 10.0])
 def test_qffl_goes_to_the_least_sum_of_powers_of_the_losses(q):
     # with one local step it is gradient descent on sum_e F_e^(q+1); scipy finds the minimum by another way

@@ -123,6 +123,7 @@ def test_labels_stay_labels_whatever_was_joined(log_pi, into):
     assert torch.allclose(start.labels(server, state).exp(), wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", [[0] * 10, [0] * 7 + [1, 1, 2]])
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
 def test_two_clusters_too_many_are_joined_to_the_true_ones(turns, engine, monkeypatch):

@@ -77,6 +77,7 @@ def test_the_trimmed_mean_moves_and_scales_with_its_values(values, shift, factor
     assert torch.allclose(middle(factor * v + shift), factor * middle(v) + shift, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("init", ["tied", "split"])
 @pytest.mark.parametrize("kind", ["clip", "trim"])
 def test_honest_agents_learn_about_the_same(init, kind):

@@ -73,6 +73,7 @@ def test_without_lone_agents_it_is_scikit_learns(group, seed):
     assert grouping.silhouette(x, group) == pytest.approx(silhouette_score(x.numpy(), group.numpy()), abs=1e-5)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(0, 2**30))
 def test_groups_far_apart_are_found_whatever_their_order(extra, seed):
@@ -85,6 +86,7 @@ def test_groups_far_apart_are_found_whatever_their_order(extra, seed):
     assert (sizes.diff() <= 0).all()  # the largest first
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(st.integers(1, 30), st.integers(0, 2**30))
 def test_agents_without_groups_stay_together(C, seed):
@@ -234,6 +236,7 @@ def test_secure_sums_refuse_what_shows_a_sketch():
         refuse_if_not_a_sum(setup.algorithm, setup.start()[0], setup.task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction, M", [(0.3, 3), (0.3, "auto"), (0.1, 3)])
 def test_with_few_agents_a_round_the_split_waits_for_most_of_them(fraction, M):
     """Until 20 of 24 are heard. The others get no first label; they find their cluster by their losses."""

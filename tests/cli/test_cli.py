@@ -374,6 +374,7 @@ def same_bits(a, b):
         assert (a / path).read_bytes() == (b / path).read_bytes()
 
 
+@pytest.mark.slow
 def test_killed_in_a_random_round_and_resumed_gives_the_same_bits(never_killed, tmp_path):
     folder = tmp_path / "r"
     process = start(folder)
@@ -388,6 +389,7 @@ def test_killed_in_a_random_round_and_resumed_gives_the_same_bits(never_killed, 
     same_bits(never_killed, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_finishes_the_round_and_says_how_to_resume(number, never_killed, tmp_path):
     folder = tmp_path / "r"
@@ -463,6 +465,7 @@ def test_with_all_a_method_that_diverges_is_left_out_and_the_others_continue(foc
     assert code == 1 and "diverged" in err
 
 
+@pytest.mark.slow
 def test_a_method_that_diverges_with_a_later_seed_has_no_row(focusfl, tmp_path, monkeypatch):
     """Local, the last method, diverges with the second seed: the row of its first seed is removed too."""
     real = ALGORITHMS["local"].local

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 import focusfl as ff
@@ -24,6 +25,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.slow
 def test_the_python_of_the_readme_runs(capsys):
     blocks = python_blocks("README.md")
     assert len(blocks) == 2

@@ -140,6 +140,7 @@ def test_a_prediction_costs_one_model_where_labels_have_settled(engine, monkeypa
     assert sum(rows) == (sizes.sum() if engine == "serial" else sizes.max() * len(sizes))
 
 
+@pytest.mark.slow
 def test_labels_and_accuracy_are_those_of_the_run_without_shortcuts():
     """prune = 0 trains and judges every model on everything."""
     fed = ff.data.rotated_digits()

@@ -90,6 +90,7 @@ def test_seeds_that_differ_count_by_students_t():
 # --- the truth is known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["10 agents, 10 apart", "10 equal", "7 and 3, 10 apart", "squared errors, 9 and 1"]
 )

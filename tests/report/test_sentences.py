@@ -318,6 +318,7 @@ def turned():
     return [ff.fit(method, fed, rounds=25) for method in (ff.Focus(M=3, init="split"), ff.FedAvg(), ff.Local())]
 
 
+@pytest.mark.slow
 def test_the_turned_agents_gain(turned):
     focus, fedavg, local = turned
     lines = focus.explain(fedavg, local).splitlines()
@@ -352,6 +353,7 @@ def test_a_copy_of_the_data_is_the_same_data(turned):
     assert focus.explain(replace(fedavg, setup=copy)) == focus.explain(fedavg)
 
 
+@pytest.mark.slow
 def test_fedavg_is_sufficient_for_agents_alike():
     fed = ff.data.rotated_digits(seed=0, turns=[0] * 6)
     fedavg = ff.fit(ff.FedAvg(), fed, rounds=25)
@@ -383,6 +385,7 @@ def test_compare_keeps_the_errors_of_differences_in_loss():
     assert not needs_gap_se(focus | {"bayes": [0.0] * 10}, fedavg)  # each with a best loss of its own
 
 
+@pytest.mark.slow
 def test_errors_from_a_folder_are_those_of_results(turned, tmp_path, monkeypatch):
     """The same runs on the command line and in Python say the same."""
     words = [

@@ -113,6 +113,7 @@ def test_the_good_agents_are_the_same_in_every_case():
     assert len({case.name for case in bad_agents.CASES}) == 13
 
 
+@pytest.mark.slow
 def test_a_row_reports_what_the_run_did():
     case = next(case for case in bad_agents.CASES if case.name == "x-1")
     row = bad_agents.measure_run(case, "FOCUS-M3", 1, Surrogates())
@@ -236,6 +237,7 @@ def test_a_stored_run_with_other_settings_does_not_count(study, tmp_path, monkey
         bad_agents.select(["nobody"])
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_has_no_numbers(monkeypatch):
     monkeypatch.setattr(bad_agents, "ROUNDS", 30)
     case = bad_agents.Case("broken", "", factor=1e30)

@@ -49,6 +49,7 @@ def cells(page, *begin):
     raise AssertionError(f"no line {begin}")
 
 
+@pytest.mark.slow
 def test_the_tables_show_what_the_rows_say(study, tmp_path):
     assert study("--seeds", 2) == (0, "")
     rows = json.loads((tmp_path / "r/start.json").read_text())["rows"]
@@ -115,6 +116,7 @@ def test_a_killed_study_resumes_and_repeats_nothing(study, tmp_path, monkeypatch
     assert study("--seeds", 1)[0] == 0 and len(again) == 2  # start.json has the runs too
 
 
+@pytest.mark.slow
 def test_a_selection_of_cases_and_seeds(study, tmp_path):
     assert study("--only", "auto", "--seeds", 1)[0] == 0
     assert [row["case"] for row in lines(tmp_path)] == ["auto-synthetic-even-2"]
@@ -183,6 +185,7 @@ def test_long_runs_have_fewer_seeds_and_a_start_names_its_warm_up_or_extra_clust
     assert starts.select(["more-synthetic-three"])[0].setup("split+2", 0).algorithm.M == 5
 
 
+@pytest.mark.slow
 def test_rounds_to_an_accuracy_are_those_of_the_run(tmp_path):
     case = starts.Case("full", starts.rotated_digits, {"turns": [0, 0, 1, 1]}, 2, 12, 1, ("split",), 1, True)
     row = starts.measure_run(case, "split", 0, Surrogates())

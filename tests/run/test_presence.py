@@ -132,6 +132,7 @@ def test_serial_and_vectorised_agree(algorithm, fraction, ragged):
     close(*(final(algorithm, ragged, engine, fraction=fraction, **CHANGES) for engine in ENGINES))
 
 
+@pytest.mark.flower
 def test_flowers_simulation_agrees():
     """Also on the state of who joins: a node has one from before, and Ditto's first state is the server's model."""
     pytest.importorskip("flwr")
@@ -215,6 +216,7 @@ def digits(init, **options):
         yield pi, done.scores, {k: v.clone() for k, v in done.server["w"].items()}
 
 
+@pytest.mark.slow
 @both_starts
 def test_an_agent_that_joins_late_is_in_the_right_cluster_after_one_round(init):
     rounds = list(digits(init, joins={3: 30}))
@@ -225,6 +227,7 @@ def test_an_agent_that_joins_late_is_in_the_right_cluster_after_one_round(init):
         assert scores.acc[3] > scores.acc[:3].mean() - 0.1
 
 
+@pytest.mark.slow
 @both_starts
 def test_an_agent_that_leaves_keeps_its_label_and_so_do_the_others(init):
     rounds = list(digits(init, leaves={3: 15, 5: 15}))
