@@ -15,7 +15,7 @@ from timing import ratio, time_in_turns
 
 import focusfl as ff
 from focusfl.engines.kernels.mlp import Mlp
-from focusfl.engines.vectorised.batched import _gradient
+from focusfl.engines.vectorised.batched import gradient
 from focusfl.models.task import Task
 
 
@@ -33,7 +33,7 @@ def main() -> None:
         x, y, share = torch.randn(P, B, 64), torch.randint(0, 10, (P, B)), torch.full((P, B), 1 / B)
         seconds = time_in_turns(
             {
-                "autograd": lambda w=w, x=x, y=y, s=share: _gradient(task, w, x, y, s, ()),  # type: ignore[misc]
+                "autograd": lambda w=w, x=x, y=y, s=share: gradient(task, w, x, y, s, ()),  # type: ignore[misc]
                 "kernel": lambda w=w, x=x, y=y, s=share: kernel.gradient(w, x, y, s),  # type: ignore[misc]
             },
             options.repeat,

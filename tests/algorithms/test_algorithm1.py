@@ -1,4 +1,4 @@
-"""`Focus.algorithm1(M)` is the paper's Algorithm 1 and nothing else: plain numpy gives the same numbers."""
+"""`Focus.algorithm1(M)` is exactly the paper's Algorithm 1: plain numpy gives the same numbers."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def algorithm1(agents, tests, w):
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
-def test_algorithm1_is_the_papers(engine):
+def test_algorithm1_equals_the_algorithm_of_the_paper(engine):
     agents, tests = linear_agents()
     model = lambda: torch.nn.Linear(D, 1, bias=False)  # noqa: E731
     fed = ff.Federation.from_agents(agents, test=tests, model=model)
@@ -61,7 +61,7 @@ def test_algorithm1_is_the_papers(engine):
     assert pi.max(1).min() > 0.5 and len(set(pi.argmax(1))) > 1  # labels moved, and not all the same way
 
 
-def test_by_name_it_is_the_same_algorithm():
+def test_focus_algorithm1_by_name():
     from focusfl.run.experiment import Experiment
 
     experiment = Experiment.parse({"data": "synthetic", "algorithms": ["focus-algorithm1:M=4"]})

@@ -48,25 +48,25 @@ def test_labels_ignore_a_loss_that_all_models_share(values, shift):
     assert torch.allclose(e_step(start, values), e_step(start, values + shift), atol=1e-2)
 
 
-def test_a_label_of_1e_300_can_come_back():
+def test_a_label_of_1e_300_can_recover():
     log_pi = torch.tensor([0.0, -300 * math.log(10)])
     for _ in range(400):
         log_pi = e_step(log_pi, torch.tensor([2.0, 0.0]))  # 800 > 690.8 = 300 ln 10
     assert log_pi.exp()[1] > 0.99
 
 
-# --- FOCUS, one agent against pen and paper
+# --- FOCUS, one agent by hand
 
 
-class PenAndPaper:
-    """An agent with given losses whose training adds 1 to every weight."""
+class FixedLosses:
+    """An agent with fixed losses whose training adds 1 to every weight."""
 
     n = torch.tensor(5.0)
 
     def __init__(self, losses):
         self._losses = torch.tensor(losses)
 
-    def losses(self, w, rough=None):
+    def losses(self, w, estimate=None):
         return self._losses
 
     def sgd(self, w, pull=None, only=None):
@@ -78,8 +78,8 @@ def test_focus_upload_and_aggregate_by_hand():
     focus = ff.Focus(M=2, init="tied", prune=0.0)
     server = {"w": {"a": torch.tensor([[1.0], [10.0]])}}
     uploads = []
-    for given_losses in ([0.0, math.log(3)], [math.log(3), 0.0]):  # labels (3/4, 1/4) and (1/4, 3/4)
-        _state, upload = focus.local(server, focus.enroll(server), PenAndPaper(given_losses))
+    for losses in ([0.0, math.log(3)], [math.log(3), 0.0]):  # labels (3/4, 1/4) and (1/4, 3/4)
+        _state, upload = focus.local(server, focus.enroll(server), FixedLosses(losses))
         uploads.append(upload)
         assert not upload.each  # the server never sees one agent's label
     assert torch.allclose(uploads[0].add["pi"], torch.tensor([0.75, 0.25]))
@@ -92,29 +92,29 @@ def test_focus_upload_and_aggregate_by_hand():
 def test_pruned_models_are_not_trained():
     focus = ff.Focus(M=2, init="tied", prune=0.01)
     server = {"w": {"a": torch.tensor([[1.0], [10.0]])}}
-    _, upload = focus.local(server, focus.enroll(server), PenAndPaper([0.0, 50.0]))
+    _, upload = focus.local(server, focus.enroll(server), FixedLosses([0.0, 50.0]))
     share = upload.add["pi"]
-    assert torch.allclose(upload.add["theta"]["a"][1], 10 * share[1])  # came back as it was
+    assert torch.allclose(upload.add["theta"]["a"][1], 10 * share[1])  # returned unchanged
     assert torch.allclose(upload.add["theta"]["a"][0], 2 * share[0])
 
 
-def test_a_model_judged_roughly_does_not_come_back_within_one_round():
-    """Its label is far below; on a tenth of the examples its loss looks 1,000 lower, by chance. The round after, it
-    is judged on all of them, and the label stays down."""
+def test_a_label_from_an_estimated_loss_does_not_recover_within_one_round():
+    """A model has a tiny label; by chance its estimated loss is 1,000 lower. In the next round its loss is computed
+    on all examples, and the label stays tiny."""
     focus = ff.Focus(M=2, init="tied")
     server = {"w": {"a": torch.zeros(2, 1)}}
     limit = math.log(focus.prune) - 20
-    state, upload = focus.local(server, {"log_pi": torch.tensor([0.0, -40.0])}, PenAndPaper([1000.0, 0.0]))
+    state, upload = focus.local(server, {"log_pi": torch.tensor([0.0, -40.0])}, FixedLosses([1000.0, 0.0]))
     assert state["log_pi"].tolist() == pytest.approx([0, limit + 1], abs=1e-3)
     assert upload.add["theta"]["a"][1] == 0  # not trained
-    state, _ = focus.local(server, state, PenAndPaper([5.0, 8.0]))
+    state, _ = focus.local(server, state, FixedLosses([5.0, 8.0]))
     assert state["log_pi"].tolist() == pytest.approx([0, limit - 2], abs=1e-3)
 
 
 def test_weight_by_n_counts_examples():
     server = {"w": {"a": torch.zeros(1, 1)}}
     _, upload = ff.Focus(M=1, init="tied", weight_by_n=True).local(
-        server, {"log_pi": torch.zeros(1)}, PenAndPaper([0.3])
+        server, {"log_pi": torch.zeros(1)}, FixedLosses([0.3])
     )
     assert upload.add["pi"].item() == 5
 
@@ -127,8 +127,8 @@ def test_mixture_prediction_by_hand():
     assert torch.allclose(p, torch.tensor([[0.4, 0.6]]))
 
 
-def test_one_shot_label_of_an_unseen_agent():
-    _view, state = ff.Focus(M=2, init="tied").assign({"w": {}}, PenAndPaper([math.log(1.0), math.log(4.0)]))
+def test_the_label_of_a_new_agent():
+    _view, state = ff.Focus(M=2, init="tied").assign({"w": {}}, FixedLosses([math.log(1.0), math.log(4.0)]))
     assert torch.allclose(state["log_pi"].exp(), torch.tensor([0.8, 0.2]))
 
 
@@ -171,7 +171,7 @@ def test_tied_copies_differ_even_where_all_tensors_are_constant():
     assert result.ari == 1
 
 
-def test_same_seed_same_weights_and_the_global_random_state_is_left_alone(ragged):
+def test_the_same_seed_gives_the_same_weights_and_keeps_the_global_random_state(ragged):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -185,13 +185,13 @@ def test_same_seed_same_weights_and_the_global_random_state_is_left_alone(ragged
 @pytest.mark.parametrize(
     "wrong", [{"M": 0}, {"M": -1}, {"M": 3.0}, {"init": "magic"}, {"noise": -1.0}, {"prune": 0.5}]
 )
-def test_focus_refuses_senseless_options(wrong):
+def test_focus_refuses_invalid_options(wrong):
     with pytest.raises(InputError, match=f"focus.{next(iter(wrong))}"):
         ff.Focus(**wrong)
 
 
 def test_independent_start_of_one_given_network_is_refused(ragged):
-    with pytest.raises(InputError, match="function that makes one"):
+    with pytest.raises(InputError, match="function"):
         ff.fit(ff.Focus(M=2, init="independent"), ragged, model=ff.models.mlp(6, 8, 3), rounds=1)
 
 
@@ -213,11 +213,11 @@ def test_fedavg_on_one_weight_by_hand(engine):
 def test_fedavg_uploads_sums_only(ragged):
     fedavg = ff.FedAvg()
     server = {"w": {"a": torch.zeros(1, 1)}}
-    _, upload = fedavg.local(server, {}, PenAndPaper([0.0]))
+    _, upload = fedavg.local(server, {}, FixedLosses([0.0]))
     assert upload == Upload(add={"theta": {"a": torch.full((1, 1), 5.0)}, "n": torch.tensor(5.0)}, each={})
 
 
-# --- Local against torch's own optimiser
+# --- Local against the optimisers of torch
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
@@ -229,12 +229,12 @@ def test_fedavg_uploads_sums_only(ragged):
     ],
     ids=["sgd", "adamw"],
 )
-def test_local_is_torchs_own_optimiser_run_on_that_agent(ragged, engine, train, optimiser):
+def test_local_equals_the_optimisers_of_torch(ragged, engine, train, optimiser):
     options = ff.Train(lr=0.05, steps=3, weight_decay=0.01, **train)
     done = last_round(ff.Local(), ragged, 4, train=options, engine=engine)
     network = Setup.of(ff.Local(), ragged, 4).networks.network()
     x, y = ragged.train(3)
-    for _ in range(4):  # the optimiser's memory does not outlive a round
+    for _ in range(4):  # the optimiser's memory starts over each round
         theirs = optimiser(network.parameters(), lr=0.05, weight_decay=0.01)
         for _ in range(3):
             theirs.zero_grad()

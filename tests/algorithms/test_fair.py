@@ -74,8 +74,8 @@ def test_qffl_with_losses_after_training_by_hand(engine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("q", [0.0, 0.1, 1.0, 10.0])
-def test_qffl_goes_to_the_least_sum_of_powers_of_the_losses(q):
-    # with one local step it is gradient descent on sum_e F_e^(q+1); scipy finds the minimum by another way
+def test_qffl_converges_to_the_minimum_of_the_sum_of_powers_of_the_losses(q):
+    # with one local step it is gradient descent on sum_e F_e^(q+1); scipy finds the minimum independently
     fed = ff.data.synthetic(seed=3, E=4, n=40, d=3)
     train = [fed.train(e) for e in range(4)]
     x, y = [d.x.double().numpy() for d in train], [d.y.double().numpy().ravel() for d in train]
@@ -92,20 +92,20 @@ def test_qffl_goes_to_the_least_sum_of_powers_of_the_losses(q):
 @pytest.mark.parametrize("q", [0.0, 0.1, 1.0, 10.0])
 @pytest.mark.parametrize("loss", [0.0, 1e-8, 1.0, 1e6])
 def test_qffl_with_losses_of_any_size(q, loss):
-    # two agents alike: Delta / h = Dw / (q Dw^2 / F + L), whatever F^q
+    # two equal agents: Delta / h = Dw / (q Dw^2 / F + L), whatever F^q
     agents = [Scripted([loss], move=0.5, lr=0.1)] * 2
     after, _ = one_round(ff.QFFL(q=q), {"w": models([1.0])}, agents)
     Dw, F, L = -5.0, loss + 1e-10, 10.0
     assert after["w"]["a"].item() == pytest.approx(1 - Dw / (q * Dw**2 / F + L), abs=1e-6)
 
 
-def test_qffl_where_nothing_moves_and_nothing_is_lost():
+def test_qffl_with_zero_updates_and_zero_losses():
     after, _ = one_round(ff.QFFL(q=20.0), {"w": models([1.0])}, [Scripted([0.0], move=0.0)] * 2)
     assert after["w"]["a"].item() == 1.0
 
 
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
-def test_qffl_measures_the_step_by_what_is_learnt(scale):
+def test_qffl_measures_the_step_without_batch_statistics(scale):
     # the norm in h leaves batch statistics out: F = 1, q = 1, L = 1, Dw = 2: h = 4 + 1, whatever the statistics do
     class Moves(Scripted):
         def sgd(self, w, **_):
@@ -151,7 +151,7 @@ def test_projection_is_the_one_found_by_bisection(v):
 
 
 @every_engine
-def test_afl_with_gamma_0_keeps_equal_weights(ragged, engine):
+def test_afl_with_gamma_0_keeps_weights_equal(ragged, engine):
     train = ff.Train(lr=0.1, steps=3)
     done = last_round(ff.AFL(gamma=0.0), ragged, 3, train=train, engine=engine)
     assert torch.allclose(done.server["lam"], torch.full((5,), 0.2))
@@ -170,13 +170,13 @@ def test_afl_round_by_hand():
     # then w = 0.4 (2 + 1) + 0.6 (2 + 3) = 4.2, and the model evaluated is the mean of 2 and 4.2
     server, _ = one_round(afl, server, [Scripted([1.0], move=1.0, n=9), Scripted([3.0], move=3.0)])
     assert server["w"]["a"].item() == pytest.approx(4.2)
-    said = afl.predict(afl.downlink(server, torch.tensor(0)), {}, lambda w: w["a"].unsqueeze(0))
-    assert said.item() == pytest.approx(3.1)
+    prediction = afl.predict(afl.downlink(server, torch.tensor(0)), {}, lambda w: w["a"].unsqueeze(0))
+    assert prediction.item() == pytest.approx(3.1)
 
 
 @every_engine
 @pytest.mark.parametrize(("at", "gap"), [("before", 16 - 1), ("after", 10.24 - 0.64)])
-def test_afl_weighs_losses_before_or_after_training(at, gap, engine):
+def test_afl_uses_losses_before_or_after_training(at, gap, engine):
     # targets 1 and 4, w = 0, lr 0.1, one step: theta = 0.2 and 0.8; the projection keeps gamma times the gap
     fed, network = one_weight(1.0, 4.0)
     train = ff.Train(lr=0.1, steps=1)
@@ -208,18 +208,18 @@ def test_afl_with_a_huge_loss_follows_that_agent(loss):
     assert server["w"]["a"].item() == pytest.approx(7 / 3 + 5)
 
 
-def test_afl_says_that_it_diverged():
+def test_afl_reports_divergence():
     with pytest.raises(Diverged, match=r"train\.lr"):
         ff.fit(ff.AFL(), ff.data.synthetic(seed=0), rounds=40, train=ff.Train(lr=1.2, steps=3), progress=False)
 
 
-def test_afl_leaves_the_weight_of_an_absent_agent_to_the_projection():
+def test_the_weight_of_an_absent_agent_in_afl_changes_only_by_the_projection():
     afl, w = ff.AFL(gamma=0.1), models([0.0])
     server = {"w": w, "mean": w, "lam": torch.tensor([0.25, 0.25, 0.5]), "t": torch.tensor(0)}
     add = {"theta": models([0.25 * 1 + 0.25 * 3]), "lam": torch.tensor(0.5)}  # agents 0 and 1 answered 1 and 3
     after = afl.aggregate(server, add, {"loss": torch.tensor([1.0, 2.0])}, torch.tensor([0, 1]))
     assert after["w"]["a"].item() == pytest.approx(2.0)
-    # (0.35, 0.45, 0.5) has 0.3 too much: 0.1 off each
+    # (0.35, 0.45, 0.5) sums to 1.3, so each loses 0.1
     assert torch.allclose(after["lam"], torch.tensor([0.25, 0.35, 0.4]))
 
 
@@ -327,7 +327,7 @@ def test_cgsv_keeps_the_largest_entries_of_each_layer(q):
     assert sorted(reward[reward != 0].abs().tolist(), reverse=True) == pytest.approx(kept)
 
 
-def test_cgsv_with_zero_updates_stays_where_it_is():
+def test_cgsv_with_zero_updates_does_not_move():
     method = ff.CGSV()
     server = cgsv_start(method)
     for moves in ([0.0, 0.0], [[1.0, 0.0], 0.0], [0.0, 0.0]):
@@ -337,7 +337,7 @@ def test_cgsv_with_zero_updates_stays_where_it_is():
     assert torch.allclose(server["w"]["a"], torch.tensor([[0.25, 0.0]]), atol=1e-5)
 
 
-def test_cgsv_keep_adds_the_reward_to_what_was_learnt():
+def test_cgsv_with_keep_adds_the_reward_to_the_trained_model():
     method = ff.CGSV(alpha=0.5, Gamma=1.0, keep=True)
     moves = [[4.0, 3.0], [-7.0, 0.0]]
     agents = [Scripted(move=moves[0], n=3), Scripted(move=moves[1], n=1)]
@@ -349,9 +349,9 @@ def test_cgsv_keep_adds_the_reward_to_what_was_learnt():
 
 
 @every_engine
-def test_cgsv_keep_stays_a_reward_away(engine):
-    """Each round brings an agent from d off its best weight to rho d; all come from the same side, so the reward is
-    Gamma to where they go: d' = rho d - Gamma, of which |d| = Gamma / (1 + rho) is the cycle of two."""
+def test_cgsv_with_keep_stays_a_reward_away_from_the_best_model(engine):
+    """Each round moves an agent from a distance d to rho d. All move in the same direction, so the reward moves
+    them by Gamma: d' = rho d - Gamma. Its cycle of length two has |d| = Gamma / (1 + rho)."""
     fed, network = one_weight(1.0, 2.0)
     train = ff.Train(lr=0.1, steps=4)
     done = last_round(ff.CGSV(Gamma=0.5, keep=True), fed, 60, model=network, train=train, engine=engine)
@@ -361,7 +361,7 @@ def test_cgsv_keep_stays_a_reward_away(engine):
 
 
 @every_engine
-def test_cgsv_rewards_those_who_took_part(ragged, engine):
+def test_cgsv_rewards_only_participants(ragged, engine):
     setup = Setup.of(ff.CGSV(), ragged, 1, engine=engine, fraction=0.4)
     server, _ = setup.start()
     *_, done = run(setup)
@@ -383,6 +383,6 @@ def test_cgsv_rewards_those_who_took_part(ragged, engine):
         (ff.CGSV, {"Gamma": -1.0}),
     ],
 )
-def test_senseless_options_are_refused(kind, wrong):
+def test_invalid_options_are_refused(kind, wrong):
     with pytest.raises(InputError, match=f"{kind.__name__.lower()}.{next(iter(wrong))}"):
         kind(**wrong)

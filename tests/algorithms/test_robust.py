@@ -1,4 +1,4 @@
-"""FOCUS among agents whose uploads are wrong: clipped updates, trimmed means."""
+"""FOCUS with agents whose uploads are wrong: clipped updates, trimmed means."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import focusfl as ff
 from focusfl.algorithms.focus.averaging import Clip, Trim
 from focusfl.core import Data
-from focusfl.core.tree import Total
+from focusfl.core.tree import RunningSum
 from focusfl.engines.one_agent import LocalAgent
 from focusfl.flower.protocol.secure_round import refuse_if_not_a_sum
 from focusfl.models.task import Task
@@ -20,7 +20,7 @@ from focusfl.util.errors import InputError
 FLOATS = st.floats(-100, 100, width=32)
 
 
-def test_an_update_is_shortened_to_the_bound_and_its_length_is_told():
+def test_an_update_is_shortened_to_the_bound_and_its_length_is_returned():
     """(3, 4) has length 5: at most 2 gives (1.2, 1.6). Batch statistics stay."""
     w = {"a": torch.zeros(2, 2), "mean": torch.zeros(2, 1)}
     theta = {"a": torch.tensor([[3.0, 4.0], [0.3, 0.4]]), "mean": torch.full((2, 1), 9.0)}
@@ -38,20 +38,20 @@ def test_the_bound_is_twice_the_median_length_to_within_half_an_octave(lengths):
     assert 2 * median * 0.999 <= bound <= 2 * median * 2**0.5 * 1.001
 
 
-def test_bounds_of_clusters_nobody_held_and_of_those_not_in_use():
+def test_bounds_of_clusters_without_agents_and_of_those_not_in_use():
     lengths = torch.cat([Clip().histogram(torch.tensor([1.0]), torch.ones(1)), torch.zeros(1, Clip.BINS)])
     found = Clip().next_bounds(torch.tensor([7.0, 3.0, 5.0]), lengths, torch.tensor([0, 1]))
     assert torch.allclose(found, torch.tensor([2 * 2**0.5, 3.0, 3.0]))
 
 
-def test_the_largest_and_smallest_third_do_not_count():
+def test_the_largest_and_smallest_values_do_not_count():
     """Ten agents, the worst 3.5 at each end cut: the mean of 4 and 5 with weight 0.5 of 3 and 6."""
     values = torch.tensor([[float(v)] for v in (1000, 1, 2, 3, 4, 5, 6, 7, 8, -1000)])[:, None]  # [10, 1, 1]
     found = Trim().trimmed_mean({"a": torch.zeros(1, 1)}, {"a": values}, torch.ones(10, 1))
     assert float(found["a"]) == pytest.approx((0.5 * 3 + 4 + 5 + 0.5 * 6) / 3)
 
 
-def test_a_model_nobody_holds_stays_and_a_lone_agents_is_its_own():
+def test_the_trimmed_mean_of_no_agent_and_of_one_agent():
     w = {"a": torch.tensor([[7.0], [7.0]])}
     theta = {"a": torch.tensor([[[1.0], [1.0]], [[2.0], [2.0]]])}
     found = Trim().trimmed_mean(w, theta, torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
@@ -60,7 +60,7 @@ def test_a_model_nobody_holds_stays_and_a_lone_agents_is_its_own():
 
 @settings(deadline=None)
 @given(st.lists(FLOATS, min_size=7, max_size=7), st.lists(FLOATS, min_size=3, max_size=3), st.integers(-9, 9))
-def test_three_of_ten_cannot_move_the_mean_out_of_the_others_range(good, bad, power):
+def test_three_of_ten_agents_cannot_move_the_mean_out_of_the_range_of_the_others(good, bad, power):
     values = torch.tensor(good + [v * 10.0**power for v in bad])
     found = float(Trim().trimmed_mean({"a": torch.zeros(1)}, {"a": values[:, None]}, torch.ones(10, 1))["a"])
     slack = 1e-4 * max(map(abs, good)) + 1e-6
@@ -69,7 +69,7 @@ def test_three_of_ten_cannot_move_the_mean_out_of_the_others_range(good, bad, po
 
 @settings(deadline=None)
 @given(st.lists(FLOATS, min_size=1, max_size=8), st.floats(-5, 5, width=32), st.floats(0.125, 5, width=32))
-def test_the_trimmed_mean_moves_and_scales_with_its_values(values, shift, factor):
+def test_the_trimmed_mean_shifts_and_scales_with_its_values(values, shift, factor):
     def middle(v):
         return Trim().trimmed_mean({"a": torch.zeros(1)}, {"a": v[:, None]}, torch.ones(len(v), 1))["a"]
 
@@ -80,10 +80,12 @@ def test_the_trimmed_mean_moves_and_scales_with_its_values(values, shift, factor
 @pytest.mark.slow
 @pytest.mark.parametrize("init", ["tied", "split"])
 @pytest.mark.parametrize("kind", ["clip", "trim"])
-def test_honest_agents_learn_about_the_same(init, kind):
+def test_robust_averaging_costs_honest_agents_little(init, kind):
     fed = ff.data.rotated_digits(turns=[0] * 5 + [1] * 5)
-    plain, safe = (ff.fit(ff.Focus(M=2, init=init, robust=r), fed, rounds=30, bayes="agent") for r in ("no", kind))
-    assert float(safe.acc.mean()) > float(plain.acc.mean()) - 0.02
+    plain, robust = (
+        ff.fit(ff.Focus(M=2, init=init, robust=r), fed, rounds=30, bayes="agent") for r in ("no", kind)
+    )
+    assert float(robust.acc.mean()) > float(plain.acc.mean()) - 0.02
 
 
 @pytest.mark.parametrize("M", [3, "auto"])
@@ -106,8 +108,8 @@ def test_the_first_round_of_clip_only_measures():
     assert not torch.allclose(second.server["w"]["1.weight"], server["w"]["1.weight"], atol=1e-3)
 
 
-def test_a_cluster_whose_only_agent_comes_every_fourth_round_learns_under_clip():
-    """Its slope is -1, that of the three others +1; who does not train its model says nothing of its length."""
+def test_with_clip_a_cluster_learns_if_its_only_agent_comes_every_fourth_round():
+    """Its slope is -1, that of the others +1. Agents that do not train its model do not report a length for it."""
     task, train, x = (
         Task(torch.nn.Linear(1, 1, bias=False), None),
         ff.Train(lr=0.1, steps=5),
@@ -118,7 +120,7 @@ def test_a_cluster_whose_only_agent_comes_every_fourth_round_learns_under_clip()
     server = {"w": {"weight": torch.zeros(2, 1, 1)}, "clip": {"bound": torch.zeros(2)}}
     states = {e: {"log_pi": torch.log_softmax(torch.tensor([0.0, -10] if e < 3 else [-10, 0.0]), 0)} for e in data}
     for t in range(40):
-        cohort, total = [0, 3] if t % 4 == 3 else [1, 2], Total()
+        cohort, total = [0, 3] if t % 4 == 3 else [1, 2], RunningSum()
         for e in cohort:
             agent = LocalAgent(task, data[e], train, 0.1, 0, t, e)
             states[e], upload = focus.local(focus.downlink(server, torch.tensor(e)), states[e], agent)
@@ -127,7 +129,7 @@ def test_a_cluster_whose_only_agent_comes_every_fourth_round_learns_under_clip()
     assert server["w"]["weight"].flatten().tolist() == pytest.approx([1, -1], abs=0.1)
 
 
-def test_a_model_that_is_not_finite_counts_as_no_update_and_as_the_longest():
+def test_an_update_that_is_not_finite_is_removed_and_counts_as_the_longest():
     w = {"a": torch.tensor([[1.0], [1.0]]), "mean": torch.zeros(2, 1)}
     theta = {"a": torch.tensor([[torch.nan], [4.0]]), "mean": torch.tensor([[torch.inf], [9.0]])}
     short, length = Clip().shorten(w, theta, torch.tensor([2.0, 2.0]), ("a",))
@@ -136,7 +138,7 @@ def test_a_model_that_is_not_finite_counts_as_no_update_and_as_the_longest():
     assert Clip().histogram(length, torch.ones(2))[0].argmax() == Clip.BINS - 1
     several = {k: torch.stack([v, w[k] + 1, w[k] + 1]) for k, v in theta.items()}
     found = Trim().trimmed_mean(w, several, torch.ones(3, 2))
-    assert found["a"][0].tolist() == [2.0] and found["mean"][0].tolist() == [1.0]  # the two others'
+    assert found["a"][0].tolist() == [2.0] and found["mean"][0].tolist() == [1.0]  # the mean of the two others
     assert torch.isfinite(found["a"]).all() and torch.isfinite(found["mean"]).all()
 
 
@@ -144,7 +146,7 @@ def test_a_model_that_is_not_finite_counts_as_no_update_and_as_the_longest():
 @pytest.mark.parametrize(("init", "M"), [("tied", 2), ("split", 2), ("split", "auto")])
 @pytest.mark.parametrize("kind", ["clip", "trim"])
 def test_one_agent_whose_training_overflows_does_not_stop_the_others(kind, init, M, engine):
-    """Its inputs are 10,000 times those of the nine others, who all have the same weights to learn."""
+    """Its inputs are 10,000 times those of the nine others, which all learn the same weights."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(10, 20, 4)).astype("float32")
     agents = [(x[e] * (1e4 if e == 3 else 1), x[e].sum(1)) for e in range(10)]
@@ -157,7 +159,7 @@ def test_one_agent_whose_training_overflows_does_not_stop_the_others(kind, init,
     assert max(others) < 0.05
 
 
-def test_secure_sums_take_clip_and_refuse_trim():
+def test_secure_sums_accept_clip_and_refuse_trim():
     fed = ff.data.synthetic(E=4, n=50)
     for kind in ("clip", "trim"):
         setup = Setup.of(ff.Focus(M=2, init="tied", robust=kind), fed, 5)

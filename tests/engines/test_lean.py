@@ -1,4 +1,4 @@
-"""What a round keeps in memory: one small agent does not swell the plan, nor many agents the server's messages."""
+"""The memory of a round: a small agent does not enlarge the plan, and many agents share the server's tensors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RAGGED = np.array([1, 300, 5, 64, 33, 1, 2, 32, 100])
 @pytest.mark.parametrize(
     "length", [{"steps": 1}, {"steps": 7}, {"steps": 60}, {"epochs": 1}, {"epochs": 4}], ids=str
 )
-def test_ragged_agents_have_the_batches_that_each_has_alone(batch: int, length: dict[str, int]) -> None:
+def test_the_batches_of_an_agent_do_not_depend_on_the_other_agents(batch: int, length: dict[str, int]) -> None:
     train, agents = ff.Train(batch=batch, **length), 10 + np.arange(len(RAGGED))  # type: ignore[arg-type]
     together = plan.batches(3, 2, agents, RAGGED, train)
     for c, n in enumerate(RAGGED):
@@ -43,7 +43,7 @@ def test_ragged_agents_have_the_batches_that_each_has_alone(batch: int, length: 
         assert plan.steps(train, int(n)) == K and not together.size[c, K:].any()
         for k in range(K):
             assert np.array_equal(together.step(c, k), alone.step(0, k))
-        assert together.rows[c].min() >= 0 and together.rows[c].max() < n  # also where no row counts
+        assert together.rows[c].min() >= 0 and together.rows[c].max() < n  # also beyond `size`
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_ragged_agents_have_the_batches_that_each_has_alone(batch: int, length: 
     [({"steps": 60}, "204fa938e126cb1d"), ({"epochs": 4}, "4c204bbf016ce3b8")],
     ids=["steps", "epochs"],
 )
-def test_the_plan_is_that_of_runs_made_before(length: dict[str, int], digest: str) -> None:
-    """Results and checkpoints depend on every row, so the bits are written down."""
-    made = plan.batches(3, 2, np.arange(len(RAGGED)), RAGGED, ff.Train(batch=16, **length))  # type: ignore[arg-type]
-    bits = b"".join(v.astype("<i8").tobytes() for v in made)
+def test_the_plan_is_that_of_earlier_versions(length: dict[str, int], digest: str) -> None:
+    """Results and checkpoints depend on every row, so the bits are pinned."""
+    drawn = plan.batches(3, 2, np.arange(len(RAGGED)), RAGGED, ff.Train(batch=16, **length))  # type: ignore[arg-type]
+    bits = b"".join(v.astype("<i8").tobytes() for v in drawn)
     assert hashlib.sha256(bits).hexdigest()[:16] == digest
 
 
-def test_one_small_agent_more_hardly_needs_memory() -> None:
+def test_an_additional_small_agent_needs_hardly_any_memory() -> None:
     def peak(n: list[int]) -> int:
         tracemalloc.start()
         try:
@@ -73,12 +73,12 @@ def test_one_small_agent_more_hardly_needs_memory() -> None:
 E = 40
 
 
-class Somebody:
+class FixedIdentity:
     run_id = node_id = task_id = 1
 
 
-class Passing(ff.FedAvg):
-    """Each view has a tensor made for it, of one size and soon freed: the next may lie at the same address."""
+class TemporaryTensors(ff.FedAvg):
+    """Each view has a new tensor of the same size, freed soon after: the next may have the same address."""
 
     def downlink(self, server: State, e: torch.Tensor) -> State:
         return {**server, "own": row({"e": torch.arange(E).repeat_interleave(64).reshape(E, 64)}, e)}
@@ -95,19 +95,19 @@ class Passing(ff.FedAvg):
         ff.HardCluster(M=3, clusters=(0, 1, 2, 1) * 10),
         ff.CFL(),
         ff.CGSV(),
-        Passing(),
+        TemporaryTensors(),
     ],
     ids=lambda a: a.name,
 )
-def test_messages_to_many_agents_share_the_servers_tensors(
+def test_messages_to_many_agents_share_the_tensors_of_the_server(
     algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flower_message, "TaskIdentity", Somebody)
+    monkeypatch.setattr(flower_message, "TaskIdentity", FixedIdentity)
     roster = Roster(None, algorithm, Settings(rounds=10, train=ff.Train()), 100, E, "ab" * 16)  # type: ignore[arg-type]
     roster.nodes = {e: 100 + e for e in range(E)}
     server = algorithm.start(InitialWeights(lambda: nn.Linear(100, 100), 0), E)
-    asked = Exchange(roster, Task(nn.Linear(100, 100), 100)).messages("train", server, 0, np.arange(E))
-    views = {e: message.content.array_records["view"] for e, message in asked.items()}
+    messages = Exchange(roster, Task(nn.Linear(100, 100), 100)).messages("train", server, 0, np.arange(E))
+    views = {e: message.content.array_records["view"] for e, message in messages.items()}
     assert list(views) == list(range(E))
     for e, view in views.items():
         assert view == to_arrays(algorithm.downlink(server, torch.tensor(e)))
@@ -116,7 +116,7 @@ def test_messages_to_many_agents_share_the_servers_tensors(
     seen = flatten(algorithm.downlink(server, torch.tensor(0)))
     for k in (k for k, v in seen.items() if id(v) in own):
         assert len({id(view[k]) for view in views.values()}) == 1
-    if algorithm.name in ("CFL", "CGSV"):  # a model of its own for each agent
+    if algorithm.name in ("CFL", "CGSV"):  # each agent receives a model of its own
         return
-    made = {id(array.data): len(array.data) for view in views.values() for array in view.values()}
-    assert sum(made.values()) < 2 * sum(v.nbytes for v in flatten(server).values())
+    sizes = {id(array.data): len(array.data) for view in views.values() for array in view.values()}
+    assert sum(sizes.values()) < 2 * sum(v.nbytes for v in flatten(server).values())

@@ -1,4 +1,4 @@
-"""Rows and cohorts come from (seed, t, e) alone."""
+"""Rows and cohorts depend only on (seed, t, e)."""
 
 import numpy as np
 from hypothesis import given
@@ -11,20 +11,20 @@ sizes = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 
 
 @given(sizes, st.integers(1, 50), st.integers(1, 3), st.integers(0, 2**40), st.integers(0, 1000))
-def test_every_example_is_seen_once_an_epoch(n, batch, epochs, seed, t):
+def test_every_example_is_used_once_per_epoch(n, batch, epochs, seed, t):
     n = np.array(n)
-    made = plan.batches(seed, t, np.arange(len(n)), n, Train(batch=batch, epochs=epochs))
+    drawn = plan.batches(seed, t, np.arange(len(n)), n, Train(batch=batch, epochs=epochs))
     for c, size in enumerate(n):
-        steps = [made.step(c, k) for k in range(made.size.shape[1])]
-        seen = np.concatenate(steps)
-        assert sorted(seen) == sorted(np.tile(np.arange(size), epochs))
+        steps = [drawn.step(c, k) for k in range(drawn.size.shape[1])]
+        used = np.concatenate(steps)
+        assert sorted(used) == sorted(np.tile(np.arange(size), epochs))
         per_epoch = -(-size // batch)
         first = np.concatenate(steps[:per_epoch])
         assert sorted(first) == list(range(size))
 
 
 @given(sizes, st.integers(1, 50), st.integers(1, 9), st.integers(0, 2**40))
-def test_an_agents_rows_do_not_depend_on_the_company_it_keeps(n, batch, steps, seed):
+def test_the_rows_of_an_agent_do_not_depend_on_the_other_agents(n, batch, steps, seed):
     n, train = np.array(n), Train(batch=batch, steps=steps)
     together = plan.batches(seed, 3, np.arange(len(n)), n, train)
     for e in range(len(n)):
@@ -35,19 +35,19 @@ def test_an_agents_rows_do_not_depend_on_the_company_it_keeps(n, batch, steps, s
 
 
 @given(st.integers(0, 2**40), st.integers(0, 500), st.integers(1, 60), st.floats(0.01, 1))
-def test_cohort_is_distinct_sorted_and_of_the_right_size(seed, t, E, fraction):
+def test_a_cohort_is_distinct_sorted_and_of_the_right_size(seed, t, E, fraction):
     chosen = plan.cohort(seed, t, E, fraction)
     assert len(chosen) == min(max(round(fraction * E), 1), E)
     assert (np.diff(chosen) > 0).all() and chosen[0] >= 0 and chosen[-1] < E
 
 
-def test_every_agent_has_the_same_chance_to_take_part():
+def test_every_agent_participates_with_the_same_probability():
     # 4000 rounds of 3 in 10: each agent 1200 expected, standard deviation sqrt(4000 * .3 * .7) = 29
     counts = np.bincount(np.concatenate([plan.cohort(7, t, 10, 0.3) for t in range(4000)]), minlength=10)
     assert (abs(counts - 1200) < 5 * 29).all()
 
 
-def test_orders_are_uniform():
+def test_the_order_of_examples_is_uniform():
     # all 6 orders of 3 examples equally often: 6000 draws, 1000 expected each, standard deviation 29
     train = Train(batch=1, epochs=1)
     orders = [tuple(plan.batches(1, t, np.array([4]), np.array([3]), train).rows[0, :, 0]) for t in range(6000)]
@@ -57,8 +57,8 @@ def test_orders_are_uniform():
 
 def test_seed_round_agent_and_epoch_all_matter():
     def rows(seed, t, e):
-        made = plan.batches(seed, t, np.array([e]), np.array([50]), Train(batch=50, epochs=2))
-        return [tuple(made.step(0, k)) for k in (0, 1)]
+        drawn = plan.batches(seed, t, np.array([e]), np.array([50]), Train(batch=50, epochs=2))
+        return [tuple(drawn.step(0, k)) for k in (0, 1)]
 
     seen = [order for key in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)) for order in rows(*key)]
     assert len(set(seen)) == 8

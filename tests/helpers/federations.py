@@ -1,4 +1,4 @@
-"""Small federations."""
+"""Small federations for tests."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def make_ragged(seed: int = 0, sizes: tuple[int, ...] = (23, 7, 40, 12, 31)) -> 
     rng = np.random.default_rng(seed)
     agents, tests = [], []
     for e, n in enumerate(sizes):
-        for size, into in ((n, agents), (9 + e, tests)):
+        for size, data in ((n, agents), (9 + e, tests)):
             x = rng.normal(size=(size, 6)).astype("float32")
             y = (x[:, :3] * 2).argmax(1)
-            into.append((x, 2 - y if e >= 3 else y))
+            data.append((x, 2 - y if e >= 3 else y))
     return ff.Federation.from_agents(
         agents, test=tests, clusters=[0, 0, 0, 1, 1], model=lambda: mlp(6, 8, 3), name="ragged"
     )

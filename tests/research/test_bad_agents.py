@@ -71,12 +71,12 @@ def test_if_all_agents_send_back_what_they_received_no_model_moves(name, ragged)
 
 def test_an_attacker_reports_true_batch_statistics_and_losses():
     class Simple:
-        n, lr, learnt = torch.tensor(3.0), 0.1, ("a",)
+        n, lr, trainable = torch.tensor(3.0), 0.1, ("a",)
 
         def sgd(self, w, *_):
             return {"a": w["a"] + 1, "mean": w["mean"] + 1}
 
-        def losses(self, w, rough=None):
+        def losses(self, w, estimate=None):
             return w["a"][:, 0]
 
     agent, w = Attacker(Simple(), torch.tensor(-10.0)), {"a": torch.ones(2, 1), "mean": torch.ones(2, 1)}

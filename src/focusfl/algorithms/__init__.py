@@ -1,4 +1,4 @@
-"""One paper, one file. An algorithm knows `focusfl.core` and never which engine runs it."""
+"""The methods: one file per paper. An algorithm uses `focusfl.core` and never knows which engine runs it."""
 
 from collections.abc import Callable
 
@@ -20,24 +20,28 @@ from focusfl.algorithms.pfnm import PFNM
 from focusfl.algorithms.qffl import QFFL
 from focusfl.core import Algorithm
 
-_ORDER: list[type[Algorithm]] = [
+_METHODS: list[type[Algorithm]] = [
     *(Focus, FedAvg, QFFL, AFL, Ditto, CGSV, FedProx, FedMA, PFNM, HardCluster),  # the FOCUS paper's tables
     *(IFCA, FedEM, FeSEM, CFL, FedSoft),  # clustered methods it cites
     Local,
 ]
-ALGORITHMS: dict[str, type[Algorithm]] = {kind.__name__.lower(): kind for kind in _ORDER}
-PRESETS: dict[str, Callable[..., Algorithm]] = {"focus-algorithm1": Focus.algorithm1}  # methods with options set
+ALGORITHMS: dict[str, type[Algorithm]] = {kind.__name__.lower(): kind for kind in _METHODS}
+PRESETS: dict[str, Callable[..., Algorithm]] = {"focus-algorithm1": Focus.algorithm1}  # methods with preset options
 
 
 def title(method: str) -> str:
-    """The name of a method as in papers, with its options behind it.
+    """Return the name of a method as its paper writes it, followed by its options.
 
-    >>> title("qffl:q=0.1"), title("focus-algorithm1")
-    ('q-FFL q=0.1', 'FOCUS (Algorithm 1)')
+    Args:
+        method: A method as the user writes it, for example "qffl:q=0.1".
+
+    Example:
+        >>> title("qffl:q=0.1"), title("focus-algorithm1")
+        ('q-FFL q=0.1', 'FOCUS (Algorithm 1)')
     """
     name, *options = method.split(":")
-    known = "FOCUS (Algorithm 1)" if name == "focus-algorithm1" else ALGORITHMS[name].name
-    return " ".join([known, *options])
+    base = "FOCUS (Algorithm 1)" if name == "focus-algorithm1" else ALGORITHMS[name].name
+    return " ".join([base, *options])
 
 
 __all__ = [

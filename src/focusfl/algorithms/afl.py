@@ -1,8 +1,8 @@
-"""AFL: minimise the loss of the worst mixture of agents (Mohri et al. 2019, arXiv 1902.00146).
+"""AFL: agnostic federated learning (Mohri et al. 2019, arXiv 1902.00146).
 
-server  {"w": [1, ...], "mean": [1, ...], "lam": [E], "t": []}      mean: of w_1 .. w_t
+server  {"w": [1, ...], "mean": [1, ...], "lam": [E], "t": []}      mean: the mean of w_1 .. w_t
 agent   nothing
-down    w, mean, and lam_e of this agent alone
+down    w, mean, and lam_e of this agent only
 upload  add {"theta": [1, ...], "lam": []}, each {"loss": []}
 """
 
@@ -20,11 +20,12 @@ from focusfl.util.errors import require, require_choice
 
 @dataclass(frozen=True)
 class AFL(Algorithm):
-    """Minimises the loss of the worst mixture of agents: their weights lam follow their losses.
+    """The loss of the worst mixture of agents is minimised: agents with a larger loss get more weight.
 
-    gamma  the step of lam; 0: equal weights for ever
-    at     "before": lam follows the losses of the shared model; "after": those of what the agents made of it, which
-           the FOCUS paper's numbers look like
+    Args:
+        gamma: The step size of the agents' weights lam; 0 keeps them equal.
+        at: "before" updates lam with the losses of the shared model; "after" with those of the agents' trained
+            models, which matches the numbers of the FOCUS paper.
     """
 
     gamma: float = 0.01
@@ -42,7 +43,7 @@ class AFL(Algorithm):
         return {"w": w, "mean": w, "lam": torch.full((E,), 1 / E), "t": torch.tensor(0)}
 
     def downlink(self, server: State, e: Tensor) -> State:
-        return {**server, **row({"lam": server["lam"]}, e)}
+        return {**server, "lam": row(server["lam"], e)}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         w, lam = server["w"], server["lam"]
@@ -63,14 +64,15 @@ class AFL(Algorithm):
 
 
 def project(v: Tensor) -> Tensor:
-    """The nearest point of the simplex {lam >= 0, sum lam = 1}.
+    """Return the nearest point of the simplex {lam >= 0, sum lam = 1}.
 
-    >>> project(torch.tensor([0.5, 0.5, -1.0]))
-    tensor([0.5000, 0.5000, 0.0000])
+    Example:
+        >>> project(torch.tensor([0.5, 0.5, -1.0]))
+        tensor([0.5000, 0.5000, 0.0000])
     """
     if not torch.isfinite(v).all():
-        return torch.full_like(v, torch.nan)  # the run ends here, in words for the user
-    v = v - v.max()  # the result does not change with a shift, and 1e6 + 1 keeps its 1
+        return torch.full_like(v, torch.nan)  # the run stops after this round and reports that it diverged
+    v = v - v.max()  # a shift does not change the result and avoids rounding
     u = v.sort(descending=True).values
     tau = (1 - u.cumsum(0)) / torch.arange(1, len(u) + 1, device=v.device)
     rho = (u + tau > 0).nonzero()[-1]

@@ -1,9 +1,9 @@
-"""CFL: split a cluster in two when its agents pull apart (Sattler et al. 2021, arXiv 1910.01991).
+"""CFL: clustered federated learning by splitting (Sattler et al. 2021, arXiv 1910.01991).
 
-server  {"w": [most, ...], "k": [E], "t": []}      a model for each cluster so far; each agent's cluster
+server  {"w": [most, ...], "k": [E], "t": []}      one model per cluster so far; each agent's cluster
 agent   nothing
-down    w_k and k of this agent's cluster
-upload  each {"u": [1, ...], "statistics": [1, ...]}      statistics: of batch norm, where there is any
+down    k of this agent, and w_k
+upload  each {"u": [1, ...], "statistics": [1, ...]}      statistics: those of batch norm, if any
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from focusfl.core import (
     State,
     Upload,
     one_hot,
-    one_of,
     row,
-    separate,
+    select_model,
+    separate_statistics,
     vector,
 )
 from focusfl.util.errors import require, require_integer
@@ -33,11 +33,13 @@ from focusfl.util.errors import require, require_integer
 
 @dataclass(frozen=True)
 class CFL(Algorithm):
-    """Splits a cluster in two when its mean update is small but single updates are not: its agents pull apart.
+    """A cluster is split in two when its mean update is small but single updates are large.
 
-    e1, e2  split when ||mean of u|| < e1 and max ||u|| > e2; both depend on the model and the learning rate
-    wait    rounds before the first split
-    most    clusters at most
+    Args:
+        e1: A cluster is split if the length of its mean update is below e1 ...
+        e2: ... and the length of its largest update is above e2. Both depend on the model and the learning rate.
+        wait: The number of rounds before the first split.
+        most: The largest number of clusters.
     """
 
     e1: float = 0.4
@@ -58,12 +60,12 @@ class CFL(Algorithm):
         return {"w": networks.copies(self.most), "k": torch.zeros(E, dtype=torch.long), "t": torch.tensor(0)}
 
     def downlink(self, server: State, e: Tensor) -> State:
-        k = row({"k": server["k"]}, e)["k"]
-        return {"w": one_of(server["w"], k), "k": k}
+        k = row(server["k"], e)
+        return {"w": select_model(server["w"], k), "k": k}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         theta = agent.sgd(server["w"])
-        u, statistics = separate({k: theta[k] - v for k, v in server["w"].items()}, agent.learnt)
+        u, statistics = separate_statistics({k: theta[k] - v for k, v in server["w"].items()}, agent.trainable)
         return state, Upload(add={}, each={"u": u, "statistics": statistics})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
@@ -71,20 +73,20 @@ class CFL(Algorithm):
         flat, t = vector({k: u[k] for k in each["u"]}), server["t"] + 1
         w, k = {name: v.clone() for name, v in server["w"].items()}, server["k"].clone()
         for m in range(int(k.max()) + 1):
-            here = (k[cohort] == m).nonzero().flatten()  # members that answered, as rows of u
-            if t > self.wait and self.pulls_apart(flat[here]) and int(k.max()) + 1 < self.most:
-                away = here[split(flat[here])]
+            members = (k[cohort] == m).nonzero().flatten()  # of cluster m that answered, as rows of u
+            if t > self.wait and self.should_split(flat[members]) and int(k.max()) + 1 < self.most:
+                leaving = members[split(flat[members])]
                 new = int(k.max()) + 1
-                k[cohort[away]] = new
+                k[cohort[leaving]] = new
                 for v in w.values():
                     v[new] = v[m]
-                _step(w, new, u, away)
-                here = here[~torch.isin(here, away)]
-            _step(w, m, u, here)
+                _step(w, new, u, leaving)
+                members = members[~torch.isin(members, leaving)]
+            _step(w, m, u, members)
         return {"w": w, "k": k, "t": t}
 
-    def pulls_apart(self, u: Tensor) -> bool:
-        """u: [C, P], the updates of one cluster."""
+    def should_split(self, u: Tensor) -> bool:
+        """Return whether the updates u [C, P] of one cluster point in different directions."""
         if len(u) <= 2:
             return False
         return bool(u.mean(0).norm() < self.e1 and u.norm(dim=1).max() > self.e2)
@@ -97,12 +99,12 @@ class CFL(Algorithm):
 
     def assign(self, server: State, agent: Agent) -> tuple[State, State]:
         losses = agent.losses(server["w"])
-        k = losses[: int(server["k"].max()) + 1].argmin()  # it has no update yet: by loss
-        return {"w": one_of(server["w"], k), "k": k}, {}
+        k = losses[: int(server["k"].max()) + 1].argmin()  # by loss: it has no update yet
+        return {"w": select_model(server["w"], k), "k": k}, {}
 
 
 def split(u: Tensor) -> Tensor:
-    """Two groups by complete linkage on the negative cosine of the updates [C, P]; [C] bool: the smaller one."""
+    """Split updates [C, P] in two by complete linkage on negative cosines; return the smaller group, [C] bool."""
     from sklearn.cluster import AgglomerativeClustering  # takes a second to import
 
     unit = u.cpu().double() / u.cpu().double().norm(dim=1, keepdim=True).clamp_min(1e-30)
@@ -112,7 +114,7 @@ def split(u: Tensor) -> Tensor:
 
 
 def _step(w: Models, m: int, u: Models, members: Tensor) -> None:
-    """w_m plus the mean update of its members."""
+    """Add the mean update of its members to w_m, in place."""
     if len(members):
         for name, v in w.items():
             v[m] += u[name][members].mean(0)

@@ -1,4 +1,4 @@
-"""A chain of fully connected layers: what PFNM and FedMA can match, and how wide its hidden layers are."""
+"""Chains of fully connected layers: the networks that PFNM and FedMA can match."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from focusfl.core import Models, Predictor
 from focusfl.util.errors import CannotRun
 
 
-def layers(w: Models) -> list[tuple[str, str]]:
-    """The names of each layer's weight and bias."""
+def layer_names(w: Models) -> list[tuple[str, str]]:
+    """Return the names of each layer's weight and bias."""
     return list(zip(list(w)[::2], list(w)[1::2], strict=True))
 
 
-def resized(w: Models, widths: list[int]) -> Models:
-    """Hidden layers cut to these widths, or padded with zeros, which changes no output."""
+def resize(w: Models, widths: list[int]) -> Models:
+    """Return the network with hidden layers cut to these widths, or padded with zeros, which changes no output."""
     out: Models = {}
-    for i, (weight, bias) in enumerate(layers(w)):
+    for i, (weight, bias) in enumerate(layer_names(w)):
         outputs = widths[i] if i < len(widths) else w[bias].shape[1]
         inputs = widths[i - 1] if i else w[weight].shape[2]
         out[weight] = pad(w[weight], (0, inputs - w[weight].shape[2], 0, outputs - w[weight].shape[1]))
@@ -27,14 +27,27 @@ def resized(w: Models, widths: list[int]) -> Models:
     return out
 
 
-def check(method: str, w: Models, classes: int | None, h: Predictor, most: float) -> None:
-    """Refuse all but a classifier that is a chain of fully connected layers with biases, 1 to `most` hidden."""
-    if found := misfit(w, classes, most) or ("" if widens(w, h) else "layers that are more than a chain"):
-        need = "one hidden layer" if most == 1 else "one or more hidden layers"
-        raise CannotRun(f"{method} needs a classifier of fully connected layers with biases, {need}: found {found}")
+def require_dense_classifier(method: str, w: Models, classes: int | None, h: Predictor, max_hidden: float) -> None:
+    """Check that a network is a classifier of fully connected layers with biases.
+
+    Args:
+        method: The name of the method that needs this, for the message.
+        w: The network, as a stack of one.
+        classes: The number of classes; None for regression.
+        h: Returns its predictions for two examples.
+        max_hidden: The largest number of hidden layers; there must be at least one.
+
+    Raises:
+        CannotRun: It is another kind of network.
+    """
+    if problem := _mismatch(w, classes, max_hidden) or ("" if _can_widen(w, h) else "layers that are not a chain"):
+        hidden = "one hidden layer" if max_hidden == 1 else "one or more hidden layers"
+        needed = f"a classifier of fully connected layers with biases and {hidden}"
+        raise CannotRun(f"{method} needs {needed}: found {problem}")
 
 
-def misfit(w: Models, classes: int | None, most: float) -> str:
+def _mismatch(w: Models, classes: int | None, max_hidden: float) -> str:
+    """Return what is wrong with the names and shapes, or an empty string."""
     if classes is None:
         return "regression"
     names, width = list(w), 0
@@ -46,13 +59,16 @@ def misfit(w: Models, classes: int | None, most: float) -> str:
             return f"{weight} without a bias"
         width = shape[0]
     hidden = len(names) // 2 - 1
-    return "" if 1 <= hidden <= most else f"{hidden or 'no'} hidden layers"
+    return "" if 1 <= hidden <= max_hidden else f"{hidden or 'no'} hidden layers"
 
 
-def widens(w: Models, h: Predictor) -> bool:
-    """Does the network say the same with another, silent neuron in each hidden layer? Shapes alone cannot tell."""
+def _can_widen(w: Models, h: Predictor) -> bool:
+    """Return whether an additional neuron of zeros in each hidden layer leaves the predictions unchanged.
+
+    The shapes alone do not show this.
+    """
     try:
-        wide = h(resized(w, [w[bias].shape[1] + 1 for _, bias in layers(w)[:-1]]))
+        wide = h(resize(w, [w[bias].shape[1] + 1 for _, bias in layer_names(w)[:-1]]))
     except RuntimeError:
         return False
     return torch.allclose(wide, h(w), atol=1e-5)

@@ -1,7 +1,7 @@
-"""Ditto: a model of its own for each agent, pulled to the global one (Li et al. 2021, arXiv 2012.04221).
+"""Ditto: a personal model per agent, regularised towards the global one (Li et al. 2021, arXiv 2012.04221).
 
 server  {"w": [1, ...]}      the global model, as in FedAvg with a plain mean
-agent   {"v": [1, ...]}      its own model; it predicts with this one
+agent   {"v": [1, ...]}      its own model, which it predicts with
 upload  add {"theta": [1, ...], "agents": []}
 """
 
@@ -19,9 +19,10 @@ from focusfl.util.errors import require
 
 @dataclass(frozen=True)
 class Ditto(Algorithm):
-    """A model of its own for each agent, pulled to the global one.
+    """Every agent trains a model of its own, which is pulled towards the global model.
 
-    lam  strength of the pull: v <- v - eta (grad F(v) + lam (v - w)). 0: training alone
+    Args:
+        lam: The strength of the pull: v <- v - eta (grad F(v) + lam (v - w)). With 0 every agent trains alone.
     """
 
     lam: float = 1.0

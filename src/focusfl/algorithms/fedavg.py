@@ -1,4 +1,4 @@
-"""FedAvg: one model for all (McMahan et al. 2017, arXiv 1602.05629).
+"""FedAvg: federated averaging (McMahan et al. 2017, arXiv 1602.05629).
 
 server  {"w": [1, ...]}
 agent   nothing
@@ -12,12 +12,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, mean_or_keep, scale_
+from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, mean_or_keep, scale
 
 
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
-    """One model for all: the mean of the agents' models, weighted by their number of examples."""
+    """All agents share one model: the mean of their models, weighted by their numbers of examples."""
 
     name: ClassVar[str] = "FedAvg"
     paper: ClassVar[str] = "McMahan et al. 2017, arXiv 1602.05629"
@@ -27,7 +27,7 @@ class FedAvg(Algorithm):
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         theta = agent.sgd(server["w"])
-        return state, Upload(add={"theta": scale_(theta, agent.n), "n": agent.n}, each={})
+        return state, Upload(add={"theta": scale(theta, agent.n, in_place=True), "n": agent.n}, each={})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         return {"w": mean_or_keep(server["w"], add["theta"], add["n"].reshape(1))}

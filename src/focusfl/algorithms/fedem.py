@@ -1,7 +1,7 @@
-"""FedEM: every example is a mixture of M distributions (Marfoq et al. 2021, arXiv 2108.10252).
+"""FedEM: agents' data as mixtures of M distributions (Marfoq et al. 2021, arXiv 2108.10252).
 
 server  {"w": [M, ...]}      component models
-agent   {"pi": [M]}          shares of the components in its data; stays with it
+agent   {"pi": [M]}          shares of the components in its data; they stay with the agent
 upload  add {"theta": [M, ...], "n": []}
 """
 
@@ -30,10 +30,11 @@ from focusfl.util.errors import require_choice, require_integer
 
 @dataclass(frozen=True)
 class FedEM(Algorithm):
-    """Every example is a mixture of M distributions; an agent's shares of them make its mixture of models.
+    """Each agent's data is a mixture of M distributions, and the agent predicts with a mixture of M models.
 
-    M      how many components
-    init   "independent": M random networks, as in the paper; "tied": one, M copies, 1 % noise added
+    Args:
+        M: The number of components.
+        init: "independent" makes M random networks, as in the paper; "tied" makes M copies of one, with 1 % noise.
     """
 
     M: int = 3
@@ -72,5 +73,5 @@ class FedEM(Algorithm):
 
 
 def e_step(pi: Tensor, losses: Tensor) -> Tensor:
-    """q_m ~ pi_m exp(-l_m) of each example: pi [M], losses [M, n] -> [M, n]. In logs: a loss may be 900."""
+    """Return q_m ~ pi_m exp(-loss_m) of each example, [M, n], computed in logs because losses may be large."""
     return torch.softmax(pi.clamp_min(1e-30).log().unsqueeze(-1) - losses, 0)

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose agents are held near the broadcast model (Li et al. 2020, arXiv 1812.06127).
+"""FedProx: FedAvg with a proximal term (Li et al. 2020, arXiv 1812.06127).
 
 server  {"w": [1, ...]}
 agent   nothing
@@ -17,9 +17,10 @@ from focusfl.util.errors import require
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedAvg whose agents are held near the broadcast model by a proximal term.
+    """Agents train as in FedAvg, with a proximal term that keeps them near the shared model.
 
-    mu  its strength: theta <- theta - eta (grad F + mu (theta - w)). The paper: 1, 0.1 or 0.01
+    Args:
+        mu: The strength of the term: theta <- theta - eta (grad F + mu (theta - w)). The paper uses 1, 0.1 or 0.01.
     """
 
     mu: float = 0.1

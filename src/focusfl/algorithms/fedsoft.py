@@ -1,7 +1,7 @@
-"""FedSoft: one model for each agent, pulled to all centres at once (Ruan and Joe-Wong 2022, arXiv 2112.06053).
+"""FedSoft: soft clustering with a proximal term (Ruan and Joe-Wong 2022, arXiv 2112.06053).
 
 server  {"c": [M, ...]}                       cluster centres
-agent   {"theta": [1, ...], "u": [M]}         its model, kept over the rounds; its share of each cluster
+agent   {"theta": [1, ...], "u": [M]}         its model, kept from round to round; its share of each cluster
 upload  add {"c": [M, ...], "weight": [M]}
 """
 
@@ -32,11 +32,13 @@ from focusfl.util.errors import require, require_choice, require_integer
 
 @dataclass(frozen=True)
 class FedSoft(Algorithm):
-    """One model for each agent, pulled to all cluster centres at once, to each by its share of the agent's data.
+    """Every agent trains a model of its own, pulled towards each cluster centre by its share of the data.
 
-    M      how many clusters
-    lam    strength of the pull: F(theta) + lam/2 sum_s u_s ||theta - c_s||^2
-    init   of the centres. "independent": M random networks, as in the paper; "tied": one, M copies, 1 % noise added
+    Args:
+        M: The number of clusters.
+        lam: The strength of the pull: F(theta) + lam/2 sum_s u_s ||theta - c_s||^2.
+        init: How the centres start. "independent" makes M random networks, as in the paper; "tied" makes M copies
+            of one, with 1 % noise.
     """
 
     M: int = 3
@@ -57,12 +59,12 @@ class FedSoft(Algorithm):
 
     def enroll(self, server: State) -> State:
         u = torch.full((self.M,), 1 / self.M, device=next(iter(server["c"].values())).device)
-        return {"theta": _mixed(server["c"], u), "u": u}
+        return {"theta": _weighted_mean(server["c"], u), "u": u}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         c, u = server["c"], shares(agent.example_losses(server["c"]), agent)
         # lam sum_s u_s (theta - c_s) = lam U (theta - mean of the c_s weighted by u_s), U = sum_s u_s
-        theta = agent.sgd(state["theta"], pull=Pull(_mixed(c, u), self.lam * u.sum()))
+        theta = agent.sgd(state["theta"], pull=Pull(_weighted_mean(c, u), self.lam * u.sum()))
         copies = {k: v.expand(self.M, *v.shape[1:]) for k, v in theta.items()}
         add = {"c": scale(copies, u * agent.n), "weight": u * agent.n}
         return {"theta": theta, "u": u}, Upload(add=add, each={})
@@ -78,15 +80,15 @@ class FedSoft(Algorithm):
 
     def assign(self, server: State, agent: Agent) -> tuple[State, State]:
         u = shares(agent.example_losses(server["c"]), agent)
-        return server, {"theta": _mixed(server["c"], u), "u": u}
+        return server, {"theta": _weighted_mean(server["c"], u), "u": u}
 
 
 def shares(losses: Tensor, agent: Agent) -> Tensor:
-    """u_s: the share of the examples whose least loss is that of centre s, at least 1e-4. [M, n] -> [M]"""
+    """Return u_s, the share of examples with the smallest loss at centre s, at least 1e-4: [M, n] -> [M]."""
     best = one_hot(losses.argmin(0), len(losses)).T  # [M, n]
     return agent.mean(best).clamp_min(1e-4)
 
 
-def _mixed(c: Models, u: Tensor) -> Models:
-    """The mean of the centres weighted by u, as a stack of one."""
+def _weighted_mean(c: Models, u: Tensor) -> Models:
+    """Return the mean of the centres, weighted by u, as a stack of one."""
     return {k: torch.einsum("m,m...->...", u / u.sum(), v).unsqueeze(0) for k, v in c.items()}

@@ -1,11 +1,11 @@
-"""FeSEM: k-means on the agents' models (Xie et al. 2020, arXiv 2005.01026).
+"""FeSEM: federated stochastic EM, k-means on the agents' models (Xie et al. 2020, arXiv 2005.01026).
 
 server  {"w": [M, ...],         cluster centres
          "first": [1, ...],     the common start
-         "k": [E], "t": []}     each agent's cluster; M: it has not answered yet
+         "k": [E], "t": []}     each agent's cluster; M if it has not answered yet
 agent   nothing
-down    the centre of this agent's cluster, or the start, and k
-upload  each {"theta": [1, ...], "statistics": [1, ...]}      statistics: of batch norm, where there is any
+down    k of this agent, and its centre, or `first` if it has none
+upload  each {"theta": [1, ...], "statistics": [1, ...]}      statistics: those of batch norm, if any
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from focusfl.core import (
     Upload,
     mean_or_keep,
     one_hot,
-    one_of,
     row,
-    separate,
+    select_model,
+    separate_statistics,
     vector,
 )
 from focusfl.util.errors import require_integer
@@ -35,12 +35,13 @@ from focusfl.util.errors import require_integer
 
 @dataclass(frozen=True)
 class FeSEM(Algorithm):
-    """k-means on the agents' models: each agent goes on from the centre nearest to what it trained.
+    """The server runs k-means on the agents' models, and each agent continues from the nearest centre.
 
-    The first centres are trained models far from each other, so that all agents may start from one network. They
-    are taken from the first round: with a fraction of the agents, from those that took part in it.
+    All agents start from one network. The first centres are trained models of the first round that are far from
+    each other; if only a fraction of the agents participates, they come from these agents.
 
-    M  how many clusters
+    Args:
+        M: The number of clusters.
     """
 
     M: int = 3
@@ -56,19 +57,19 @@ class FeSEM(Algorithm):
         return {"w": networks.copies(self.M), "first": networks.copies(1), "k": k, "t": torch.tensor(0)}
 
     def downlink(self, server: State, e: Tensor) -> State:
-        k = row({"k": server["k"]}, e)["k"]
-        centre = one_of(server["w"], k.clamp_max(self.M - 1))
+        k = row(server["k"], e)
+        centre = select_model(server["w"], k.clamp_max(self.M - 1))
         return {"w": {i: torch.where(k == self.M, server["first"][i], v) for i, v in centre.items()}, "k": k}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
-        theta, statistics = separate(agent.sgd(server["w"]), agent.learnt)
+        theta, statistics = separate_statistics(agent.sgd(server["w"]), agent.trainable)
         return state, Upload(add={}, each={"theta": theta, "statistics": statistics})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         theta = {k: v[:, 0] for k, v in (each["theta"] | each["statistics"]).items()}  # [C, ...]
         points, w = vector({k: theta[k] for k in each["theta"]}), server["w"]
         if server["t"] == 0:
-            far = far_apart(points, self.M)
+            far = farthest_points(points, self.M)
             w = {k: torch.cat([theta[k][far], v[len(far) :]]) for k, v in w.items()}
         nearest = distances(points, vector({k: w[k] for k in each["theta"]})).argmin(1)  # E step
         member = one_hot(nearest, self.M)  # [C, M]
@@ -83,17 +84,17 @@ class FeSEM(Algorithm):
         return one_hot(server["k"], self.M)
 
     def assign(self, server: State, agent: Agent) -> tuple[State, State]:
-        k = agent.losses(server["w"]).argmin()  # it has no trained model yet: by loss
-        return {"w": one_of(server["w"], k), "k": k}, {}
+        k = agent.losses(server["w"]).argmin()  # by loss: it has no trained model yet
+        return {"w": select_model(server["w"], k), "k": k}, {}
 
 
 def distances(a: Tensor, b: Tensor) -> Tensor:
-    """||a_i - b_j||^2: [C, P], [M, P] -> [C, M]. By differences: products lose what is between near models."""
+    """Return ||a_i - b_j||^2: [C, P], [M, P] -> [C, M]. Products instead of differences would lose precision."""
     return torch.stack([(a - centre).square().sum(1) for centre in b], 1)
 
 
-def far_apart(points: Tensor, M: int) -> Tensor:
-    """M of the points [C, P], if there are so many: the farthest from the mean, then from those taken."""
+def farthest_points(points: Tensor, M: int) -> Tensor:
+    """Return up to M of the points [C, P]: the farthest from the mean, then the farthest from those taken."""
     taken = [int((points - points.mean(0)).square().sum(1).argmax())]
     while len(taken) < min(M, len(points)):
         taken.append(int(distances(points, points[taken]).min(1).values.argmax()))

@@ -1,8 +1,8 @@
-"""FedAvg-HardCluster: FedAvg in each cluster that FOCUS found (Chu et al. 2023, arXiv 2207.10265, appendix).
+"""FedAvg-HardCluster: FedAvg within the clusters of FOCUS (Chu et al. 2023, arXiv 2207.10265, appendix).
 
-server  {"w": [M, ...], "k": [E]}      a model for each cluster, all from one fresh network; each agent's cluster
+server  {"w": [M, ...], "k": [E]}      one model per cluster, all copies of one new network; each agent's cluster
 agent   nothing
-down    w, and k of this agent alone
+down    w, and k of this agent only
 upload  add {"theta": [M, ...], "n": [M]}
 """
 
@@ -26,19 +26,21 @@ from focusfl.core import (
     Upload,
     mean_or_keep,
     one_hot,
-    one_of,
     row,
     scale,
+    select_model,
 )
 from focusfl.util.errors import require, require_choice, require_integer
 
 
 @dataclass(frozen=True)
 class HardCluster(Algorithm):
-    """FedAvg in each cluster that a finished run of FOCUS found: argmax of its labels, fresh networks.
+    """FOCUS runs first; then FedAvg trains a new network within each cluster that FOCUS found.
 
-    M, init   of FOCUS: how many clusters to look for, and its start
-    clusters  each agent's cluster, if you know better than FOCUS: then it is not run
+    Args:
+        M: The number of clusters, for FOCUS.
+        init: How the clusters of FOCUS start.
+        clusters: Each agent's cluster, if you know it. Then FOCUS is not run.
     """
 
     M: int = 3
@@ -62,14 +64,14 @@ class HardCluster(Algorithm):
 
     def check(self, w: Models, classes: int | None, E: int, h: Predictor) -> None:
         fits = self.clusters is None or len(self.clusters) == E
-        require("hardcluster.clusters", self.clusters, fits, f"a cluster for each of {E} agents")
+        require("hardcluster.clusters", self.clusters, fits, f"one cluster for each of the {E} agents")
 
     def start(self, networks: Networks, E: int) -> State:
         assert self.clusters is not None  # the prerequisite has been run
         return {"w": networks.copies(self.M), "k": torch.tensor(self.clusters)}
 
     def downlink(self, server: State, e: Tensor) -> State:
-        return {**server, **row({"k": server["k"]}, e)}
+        return {**server, "k": row(server["k"], e)}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         share = one_hot(server["k"], self.M) * agent.n
@@ -80,7 +82,7 @@ class HardCluster(Algorithm):
         return {**server, "w": mean_or_keep(server["w"], add["theta"], add["n"])}
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
-        return h(one_of(server["w"], server["k"]))[0]
+        return h(select_model(server["w"], server["k"]))[0]
 
     def label(self, server: State, state: State) -> Tensor:
         return one_hot(server["k"], self.M)

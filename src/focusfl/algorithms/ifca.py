@@ -1,4 +1,4 @@
-"""IFCA: every agent trains the one of M models that suits it best (Ghosh et al. 2020, arXiv 2006.04088).
+"""IFCA: iterative federated clustering (Ghosh et al. 2020, arXiv 2006.04088).
 
 server  {"w": [M, ...]}      cluster models
 agent   {"pi": [M]}          1 for its cluster, else 0
@@ -31,10 +31,11 @@ from focusfl.util.errors import require_choice, require_integer
 
 @dataclass(frozen=True)
 class IFCA(Algorithm):
-    """Hard clusters by loss: every agent trains the one of M models that suits it best.
+    """Every agent trains the one of M models that has the smallest loss on its data.
 
-    M      how many clusters
-    init   "independent": M random networks, as in the paper; "tied": one, M copies, 1 % noise added
+    Args:
+        M: The number of clusters.
+        init: "independent" makes M random networks, as in the paper; "tied" makes M copies of one, with 1 % noise.
     """
 
     M: int = 3

@@ -1,4 +1,4 @@
-"""Local: every agent trains alone; nothing is shared. What federated learning has to beat.
+"""Local: training alone, the baseline that federated learning has to beat.
 
 server  {"w": [1, ...]}      the common start
 agent   {"w": [1, ...]}      its own model

@@ -1,8 +1,8 @@
-"""q-FFL, solved by q-FedAvg: agents with a larger loss count for more (Li et al. 2020, arXiv 1905.10497).
+"""q-FFL: fair resource allocation, solved by q-FedAvg (Li et al. 2020, arXiv 1905.10497).
 
 server  {"w": [1, ...]}
 agent   nothing
-upload  add {"Delta": [1, ...], "h": []}      in double precision: F^q spans what single precision cannot hold
+upload  add {"Delta": [1, ...], "h": []}      in double precision: F^q exceeds the range of single precision
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, double, separate, vector
+from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, double, separate_statistics, vector
 from focusfl.util.errors import InputError, require, require_choice
 
 
 @dataclass(frozen=True)
 class QFFL(Algorithm):
-    """Agents with a larger loss count for more: minimises sum_e F_e^(q+1) / (q+1).
+    """Agents with a larger loss F_e count for more: sum_e F_e^(q+1) / (q+1) is minimised.
 
-    q   0: the plain mean; the larger, the more equal the losses. The FOCUS paper: 0.1 to 10
-    at  "before": F_e is the loss of the shared model, as in q-FFL's paper; "after": of what the agent made of it,
-        which evens out less, and which the FOCUS paper's numbers look like
+    Args:
+        q: Larger values make the losses more equal; 0 gives the plain mean. The FOCUS paper uses 0.1 to 10.
+        at: "before" takes F_e from the shared model, as in the paper of q-FFL; "after" from the agent's trained
+            model, which equalises less and matches the numbers of the FOCUS paper.
     """
 
     q: float = 1.0
@@ -45,21 +46,18 @@ class QFFL(Algorithm):
         F = double((agent.losses(theta) if before is None else before)[0]) + 1e-10
         Dw = {k: L * (double(w[k]) - double(theta[k])) for k in w}
         Delta = {k: F**q * v for k, v in Dw.items()}
-        h = q * F ** (q - 1) * _squared_norm(Dw, agent) + L * F**q
+        squared_norm = vector(separate_statistics(Dw, agent.trainable)[0]).square().sum()
+        h = q * F ** (q - 1) * squared_norm + L * F**q
         return state, Upload(add={"Delta": Delta, "h": h}, each={})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         if add["h"] == 0:  # F > 0, so only the fixed point of a secure sum can round it to 0
             raise InputError(
                 f"the losses to the power of q = {self.q:g} are too small for a secure sum (that of h is 0): "
-                "use a smaller q or secure = false, and name another folder as out"
+                "use a smaller q or secure = false, with another folder as out"
             )
         step = 1 / add["h"]
         return {"w": {k: (v - add["Delta"][k] * step).to(v.dtype) for k, v in server["w"].items()}}
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return h(server["w"])[0]
-
-
-def _squared_norm(w: Models, agent: Agent) -> Tensor:
-    return vector(separate(w, agent.learnt)[0]).square().sum()

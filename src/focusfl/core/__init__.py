@@ -1,4 +1,4 @@
-"""The nouns, and what can be done with stacks of models. Everything else is written in terms of these."""
+"""The interface of algorithms, operations on stacks of models and trees of tensors, and the options of training."""
 
 from focusfl.core.algorithm import (
     Agent,
@@ -15,16 +15,16 @@ from focusfl.core.algorithm import (
     Wrapper,
 )
 from focusfl.core.stacks import (
+    broadcast,
     clustered_start,
     double,
     mean_or_keep,
     mixture,
     one_hot,
-    one_of,
     row,
     scale,
-    scale_,
-    separate,
+    select_model,
+    separate_statistics,
     vector,
 )
 
@@ -41,15 +41,15 @@ __all__ = [
     "State",
     "Upload",
     "Wrapper",
+    "broadcast",
     "clustered_start",
     "double",
     "mean_or_keep",
     "mixture",
     "one_hot",
-    "one_of",
     "row",
     "scale",
-    "scale_",
-    "separate",
+    "select_model",
+    "separate_statistics",
     "vector",
 ]

@@ -1,4 +1,4 @@
-"""The nouns. Everything else in the package is written in terms of these.
+"""The interface between methods and the rest of the package: what an algorithm defines and what it may use.
 
 E agents, M models, K local steps, T rounds; e, m, k, t run over them, as in the paper.
 """
@@ -13,161 +13,252 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypedDict, Unpack
 from torch import Tensor
 
 Models = dict[str, Tensor]
-"""A stack of M models: leading axis M on every tensor. FedAvg has M = 1."""
+"""A stack of M models: every tensor has a leading axis of length M. FedAvg has M = 1."""
 
 State = dict[str, Any]
-"""A nested dict of tensors: it travels, checkpoints and vmaps as it is."""
+"""A nested dict of tensors. It can be sent, saved in a checkpoint and vmapped as it is."""
 
 
 class Data(NamedTuple):
-    """Examples of one agent."""
+    """The examples of one agent.
 
-    x: Tensor  # [n, ...]
-    y: Tensor  # [n] class numbers, or [n] targets
+    Attributes:
+        x: Inputs [n, ...].
+        y: Class numbers [n], or targets [n] in regression.
+    """
+
+    x: Tensor
+    y: Tensor
 
 
 class Predictor(Protocol):
-    """h: predictions of models for some examples."""
+    """A function h that returns the predictions of models for a fixed set of examples."""
 
     def __call__(self, w: Models, only: Tensor | None = None) -> Tensor:
-        """[M, n, C]; in classification probabilities. Models outside `only` ([M] bool) are skipped, with zeros."""
+        """Return the predictions of each model.
+
+        Args:
+            w: The models.
+            only: [M] bool. The other models are skipped, and their predictions are zeros.
+
+        Returns:
+            [M, n, C]; class probabilities in classification.
+        """
 
 
 class Pull(NamedTuple):
-    """A proximal term: `strength * (theta - to)` is added to the gradient (FedProx, Ditto)."""
+    """A proximal term: local training adds `strength * (theta - to)` to the gradient (FedProx, Ditto).
+
+    Attributes:
+        to: The models that training is pulled towards.
+        strength: The weight of the term.
+    """
 
     to: Models
     strength: Tensor | float
 
 
 class SgdOptions(TypedDict, total=False):
-    """Options of one agent's local training, `Agent.sgd`."""
+    """The options of `Agent.sgd`; all may be left out.
 
-    pull: Pull | None  # a proximal term in every step
-    only: Tensor | None  # [M] bool: the other models come back as they were
-    weights: Tensor | None  # [M, n]: of each example in each model's loss, which is mean(weight * loss)
-    freeze: Collection[str]  # tensors, by name, that are not trained
+    Attributes:
+        pull: A proximal term for every step.
+        only: [M] bool. The other models are returned unchanged.
+        weights: [M, n], the weight of each example in each model's loss, which becomes mean(weight * loss).
+        freeze: Names of tensors that are not trained.
+    """
+
+    pull: Pull | None
+    only: Tensor | None
+    weights: Tensor | None
+    freeze: Collection[str]
 
 
 class Agent(Protocol):
-    """All that an algorithm may ask of agent e. Its examples stay inside."""
+    """What an algorithm may ask of agent e. The agent never hands out its examples.
 
-    n: Tensor  # how many training examples it has
-    lr: float  # eta in this round
-    learnt: tuple[str, ...]  # the tensors of a model that training changes; the rest are batch statistics
+    Attributes:
+        n: The number of training examples, a tensor [].
+        lr: The learning rate eta of this round.
+        trainable: Names of the model's tensors that training changes; the others are batch statistics.
 
-    def losses(self, w: Models, rough: Tensor | None = None) -> Tensor:
-        """Mean training loss of each model, [M], in eval mode.
+    Example:
+        The local step of FedAvg::
+
+            def local(self, server, state, agent):
+                theta = agent.sgd(server["w"])
+                return state, Upload(add={"theta": scale(theta, agent.n), "n": agent.n}, each={})
+    """
+
+    n: Tensor
+    lr: float
+    trainable: tuple[str, ...]
+
+    def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
+        """Return the mean training loss of each model, [M], in eval mode.
 
         Args:
             w: The models.
-            rough: [M] bool: for these, a tenth of the examples is enough; another tenth each round.
+            estimate: [M] bool. The losses of these models may be estimated on a tenth of the examples, a different
+                tenth each round.
         """
 
     def example_losses(self, w: Models) -> Tensor:
-        """Training loss of each model on each example, [M, n], in eval mode."""
+        """Return the training loss of each model on each example, [M, n], in eval mode."""
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean over the agent's examples: [..., n] -> [...]. The engine may have padded n; this knows."""
+        """Return the mean over the agent's examples, [..., n] -> [...]. It leaves out an engine's padding."""
 
     def class_counts(self) -> Tensor:
-        """How many training examples it has of each class, [C]."""
+        """Return the number of training examples of each class, [C]."""
 
     def sgd(self, w: Models, **options: Unpack[SgdOptions]) -> Models:
-        """Each model after the K local steps: a new stack, which the caller may change."""
+        """Return each model after the K local steps, as a new stack that the caller may change.
+
+        Args:
+            w: The models to start from.
+            **options: See `SgdOptions`.
+        """
 
 
 class Upload(NamedTuple):
-    """What one agent sends."""
+    """What one agent sends to the server.
 
-    add: State  # summed over the agents: the server sees only the sum
-    each: State  # the server sees it agent by agent
+    Attributes:
+        add: Is summed over the agents; the server sees only the sum.
+        each: Reaches the server agent by agent.
+
+    Example:
+        >>> Upload(add={"n": 20}, each={})
+        Upload(add={'n': 20}, each={})
+    """
+
+    add: State
+    each: State
 
 
 class Networks(Protocol):
-    """Where first weights come from; the same seed gives the same weights."""
+    """The source of first weights. The same seed gives the same weights."""
 
     def copies(self, M: int, noise: float = 0.0) -> Models:
-        """One network M times; each copy but the first gets N(0, (noise x std)^2) added, std per tensor."""
+        """Return one network M times.
+
+        Args:
+            M: The number of copies.
+            noise: Every copy but the first gets N(0, (noise * std)^2) added, with the std of each tensor.
+        """
 
     def independent(self, M: int) -> Models:
-        """M networks drawn one by one. The first is the one `copies` gives."""
+        """Return M networks, each with random weights of its own. The first is the one that `copies` returns."""
 
 
 class Prerequisite(NamedTuple):
-    """A method that has to be run first, and what its clusters make of the one that needs them."""
+    """A method that has to run first because another method needs its clusters.
+
+    Attributes:
+        algorithm: The method to run first.
+        with_clusters: Takes the clusters found, [E], and returns the method that uses them.
+    """
 
     algorithm: Algorithm
-    with_clusters: Callable[[Tensor], Algorithm]  # [E] the clusters found
+    with_clusters: Callable[[Tensor], Algorithm]
 
 
 class Algorithm(ABC):
-    """A federated method, written for ONE agent. Pure: state comes in and goes out, none is kept here.
+    """A federated method, written for ONE agent. It is pure: state comes in and goes out, the object keeps none.
 
-    A method needs `start`, `local`, `aggregate` and `predict`. The rest has defaults that suit a method with one
-    shared model. docs/add-an-algorithm.md shows a whole one.
+    A method must define `start`, `local`, `aggregate` and `predict`. The defaults of the other members suit a
+    method with one shared model. docs/add-an-algorithm.md shows a complete example.
+
+    Attributes:
+        name: The name of the method as its paper writes it.
+        paper: A short reference.
+        personal: Whether every agent predicts with a model of its own.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
-    personal: ClassVar[bool] = False  # does every agent predict with a model of its own?
+    personal: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, networks: Networks, E: int) -> State:
-        """The server's first state, for E agents."""
+        """Return the server's first state, for E agents."""
 
     @abstractmethod
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
-        """One round at one agent: its new state, and what it sends."""
+        """Run one round at one agent.
+
+        Args:
+            server: What the agent received (see `downlink`).
+            state: The agent's state.
+            agent: Gives losses and local training on the agent's data.
+
+        Returns:
+            The agent's next state, and what it sends.
+        """
 
     @abstractmethod
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
-        """The server's next state from the sums `add`, the rows `each` [C, ...] and who answered, [C]."""
+        """Return the server's next state.
+
+        Args:
+            server: The server's state.
+            add: The sums of the agents' `Upload.add`.
+            each: The agents' `Upload.each`, [C, ...] in the order of `cohort`.
+            cohort: The agents that answered, [C].
+        """
 
     @abstractmethod
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
-        """An agent's prediction, [n, C]."""
+        """Return an agent's predictions, [n, C]."""
 
     def enroll(self, server: State) -> State:
-        """An agent's first state. It stays with the agent."""
+        """Return an agent's first state. It stays with the agent."""
         return {}
 
     def downlink(self, server: State, e: Tensor) -> State:
-        """What agent e (a tensor []) receives of the server's state: `local`, `predict` and `label` see this."""
+        """Return what agent e (a tensor []) receives of the server's state, for `local`, `predict` and `label`."""
         return server
 
     def label(self, server: State, state: State) -> Tensor | None:
-        """pi_e, [M], where the method has cluster labels."""
+        """Return the agent's cluster labels pi_e, [M], or None if the method has none."""
         return None
 
     def assign(self, server: State, agent: Agent) -> tuple[State, State]:
-        """What a newcomer, an agent that was never trained with, receives and holds. The server does not change."""
+        """Return what a new agent, which did not train, receives, and its state. The server does not change."""
         return server, self.enroll(server)
 
     def check(self, w: Models, classes: int | None, E: int, h: Predictor) -> None:
-        """Raise CannotRun where the method does not apply.
+        """Check that the method applies to this model and data.
 
         Args:
             w: One model of the kind to be trained, [1, ...].
-            classes: Number of classes; None for regression.
-            E: Number of agents.
-            h: Predictions of models for two examples.
+            classes: The number of classes; None for regression.
+            E: The number of agents.
+            h: Returns predictions for two examples.
+
+        Raises:
+            CannotRun: The method does not apply; the message says what it needs.
         """
         return None
 
     def prerequisite(self) -> Prerequisite | None:
-        """The method whose clusters this one needs: it is run to its end first."""
+        """Return the method whose clusters this one needs, or None. It is run to its end first."""
         return None
 
     @property
     def max_models(self) -> int | None:
-        """How many models the server's w may hold, where their number changes while training."""
+        """The largest number of models in the server's w if it changes during training, else None."""
         return None
 
 
 @dataclass(frozen=True)
 class Wrapper(Algorithm):
-    """A method around another one: it forwards everything, and a subclass changes what it is about."""
+    """A method around another one. It forwards every member; a subclass overrides what it changes.
+
+    Args:
+        inner: The wrapped method.
+    """
 
     inner: Algorithm
 
@@ -215,7 +306,7 @@ class Wrapper(Algorithm):
         self.inner.check(w, classes, E, h)
 
     def prerequisite(self) -> Prerequisite | None:
-        """Both the prerequisite and what is made of its clusters are wrapped too."""
+        """Return the inner method's prerequisite; it and the method made from its clusters are wrapped too."""
         needed = self.inner.prerequisite()
         if needed is None:
             return None

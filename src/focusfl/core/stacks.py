@@ -1,72 +1,113 @@
-"""Stacks of models: scale them, average them, mix their predictions, take one out."""
+"""Operations on stacks of models: scale and average them, mix their predictions, select one."""
 
 from __future__ import annotations
+
+from typing import overload
 
 import torch
 from torch import Tensor
 
 from focusfl.core.algorithm import Models, Networks, Predictor, State
 
-
-def scale(w: Models, by: Tensor) -> Models:
-    """Each model of the stack times its own number: by is [M] (or [], for all)."""
-    return {k: v * by.reshape(by.shape + (1,) * (v.dim() - by.dim())) for k, v in w.items()}
+MIN_WEIGHT = 1e-20  # a model with less total weight counts as held by no agent
 
 
-def scale_(w: Models, by: Tensor) -> Models:
-    """Like `scale`, but replaces the tensors of w one by one: half the memory where w is not needed afterwards."""
+def broadcast(by: Tensor, v: Tensor) -> Tensor:
+    """Return `by` with axes of length 1 appended, so that it multiplies the leading axes of v."""
+    return by.reshape(by.shape + (1,) * (v.dim() - by.dim()))
+
+
+def scale(w: Models, by: Tensor, in_place: bool = False) -> Models:
+    """Multiply each model by a number of its own.
+
+    Args:
+        w: The models.
+        by: One factor per model, [M], or [] for all.
+        in_place: Replace the tensors of w one by one. This halves the memory if w is not needed afterwards.
+
+    Example:
+        >>> scale({"a": torch.ones(2, 3)}, torch.tensor([2.0, 3.0]))["a"][:, 0]
+        tensor([2., 3.])
+    """
+    scaled: Models = w if in_place else {}
     for k in w:
-        w[k] = w[k] * by.reshape(by.shape + (1,) * (w[k].dim() - by.dim()))
-    return w
+        scaled[k] = w[k] * broadcast(by, w[k])
+    return scaled
 
 
 def mean_or_keep(w: Models, total: Models, weight: Tensor) -> Models:
-    """total_m / weight_m per model; where nobody holds model m (weight_m = 0) it stays w_m. Never 0/0."""
-    held = weight > 1e-20
+    """Return total_m / weight_m for each model, or w_m if no agent holds model m (weight_m = 0).
+
+    Args:
+        w: The models before.
+        total: The weighted sums of the agents' models.
+        weight: The sums of the weights, [M].
+    """
+    held = weight > MIN_WEIGHT
     means = scale(total, 1 / torch.where(held, weight, 1))
-    return {k: torch.where(held.reshape(-1, *(1,) * (v.dim() - 1)), means[k], v) for k, v in w.items()}
+    return {k: torch.where(broadcast(held, v), means[k], v) for k, v in w.items()}
 
 
 def mixture(pi: Tensor, w: Models, h: Predictor, drop: float = 1e-4) -> Tensor:
-    """sum_m pi_m h(w_m), eq. 7. Models whose labels are less than `drop` together are skipped."""
-    counts = pi > drop / len(pi)
-    share = torch.where(counts, pi, 0)
-    return torch.einsum("m,mnc->nc", share / share.sum(), h(w, counts))
+    """Return sum_m pi_m h(w_m), eq. 7.
+
+    Args:
+        pi: The labels, [M].
+        w: The models.
+        h: Returns the predictions of models.
+        drop: Models are skipped if their labels are at most drop / M.
+    """
+    used = pi > drop / len(pi)
+    share = torch.where(used, pi, 0)
+    return torch.einsum("m,mnc->nc", share / share.sum(), h(w, used))
 
 
-def row(tree: State, e: Tensor) -> State:
-    """Row e (a tensor []) of every tensor. Plain indexing would not vmap."""
-    return {
-        k: row(v, e) if isinstance(v, dict) else v.index_select(0, e.reshape(1).to(v.device)).squeeze(0)
-        for k, v in tree.items()
-    }
+@overload
+def row(tree: Tensor, e: Tensor) -> Tensor: ...
+@overload
+def row(tree: State, e: Tensor) -> State: ...
+def row(tree: Tensor | State, e: Tensor) -> Tensor | State:
+    """Return row e (a tensor []) of a tensor or of every tensor in a tree. Unlike plain indexing, this vmaps.
+
+    Example:
+        >>> row(torch.tensor([5, 6, 7]), torch.tensor(1))
+        tensor(6)
+    """
+    if isinstance(tree, dict):
+        return {k: row(v, e) for k, v in tree.items()}
+    return tree.index_select(0, e.reshape(1).to(tree.device)).squeeze(0)
 
 
-def one_of(w: Models, m: Tensor) -> Models:
-    """Model m (a tensor []) as a stack of one."""
+def select_model(w: Models, m: Tensor) -> Models:
+    """Return model m (a tensor []) as a stack of one."""
     return {k: v.index_select(0, m.reshape(1).to(v.device)) for k, v in w.items()}
 
 
 def one_hot(m: Tensor, M: int) -> Tensor:
-    """[] -> [M], or [C] -> [C, M]: 1.0 at m, else 0.0."""
+    """Return 1.0 at m and 0.0 elsewhere: [] -> [M], or [C] -> [C, M].
+
+    Example:
+        >>> one_hot(torch.tensor(1), 3)
+        tensor([0., 1., 0.])
+    """
     return (m.unsqueeze(-1) == torch.arange(M, device=m.device)).float()
 
 
 def vector(w: Models) -> Tensor:
-    """Each model of the stack as a vector: [M, P]."""
+    """Return each model of the stack as a vector, [M, P]."""
     return torch.cat([v.reshape(len(v), -1) for v in w.values()], 1)
 
 
-def separate(w: Models, learnt: tuple[str, ...]) -> tuple[Models, Models]:
-    """What training changes, and the batch statistics. Lengths and angles make sense for the former only."""
-    return {k: w[k] for k in learnt}, {k: v for k, v in w.items() if k not in learnt}
+def separate_statistics(w: Models, trainable: tuple[str, ...]) -> tuple[Models, Models]:
+    """Return what training changes, and the batch statistics. Lengths and angles only make sense for the former."""
+    return {k: w[k] for k in trainable}, {k: v for k, v in w.items() if k not in trainable}
 
 
 def double(v: Tensor) -> Tensor:
-    """In double precision, on devices that support it."""
+    """Return v in double precision, on devices that support it."""
     return v if v.device.type == "mps" else v.double()
 
 
 def clustered_start(networks: Networks, M: int, init: str) -> Models:
-    """M first models: "independent" random networks, or "tied": one, M copies, 1 % noise added."""
+    """Return M first models: "independent" random networks, or "tied" copies of one with 1 % noise."""
     return networks.independent(M) if init == "independent" else networks.copies(M, noise=0.01)

@@ -1,4 +1,4 @@
-"""How an agent trains in one round."""
+"""The options of local training."""
 
 from __future__ import annotations
 
@@ -11,11 +11,28 @@ from focusfl.util.errors import require
 
 @dataclass(frozen=True)
 class Train:
-    """How an agent trains in one round: plain SGD unless told otherwise.
+    """How an agent trains in one round. By default: plain SGD on full batches.
 
-    The optimiser's memory (momentum, AdamW's moments) starts anew each round.
+    The optimiser's memory (momentum, AdamW's moments) starts over each round.
 
-    K = `steps` batches of `batch` examples (None: all of them, full batch), or whole `epochs` instead.
+    Args:
+        lr: The learning rate eta.
+        steps: The number of local steps K.
+        epochs: The number of passes over the agent's data; replaces `steps`.
+        batch: The number of examples in a batch. None takes all examples in every step.
+        optimiser: "sgd" or "adamw". AdamW uses its usual moments, 0.9 and 0.999.
+        momentum: The momentum of SGD.
+        weight_decay: The weight decay.
+        schedule: How the learning rate changes over the rounds: "constant", "cosine" or "step".
+        decay: For schedule="step": the factor that the learning rate is multiplied with.
+        decay_every: For schedule="step": the number of rounds between two decays.
+
+    Raises:
+        InputError: An option is out of range; the message names it.
+
+    Example:
+        >>> Train(lr=0.5, epochs=1, batch=32).epochs
+        1
     """
 
     lr: float = 0.1
@@ -23,17 +40,17 @@ class Train:
     epochs: int | None = None
     batch: int | None = None
     optimiser: Literal["sgd", "adamw"] = "sgd"
-    momentum: float = 0.0  # of sgd; adamw has its usual moments, 0.9 and 0.999
+    momentum: float = 0.0
     weight_decay: float = 0.0
     schedule: Literal["constant", "cosine", "step"] = "constant"
-    decay: float = 0.1  # schedule "step": the factor ...
-    decay_every: int = 100  # ... and after how many rounds it is applied
+    decay: float = 0.1
+    decay_every: int = 100
 
     def __post_init__(self) -> None:
         require("lr", self.lr, self.lr > 0, "a positive number")
         require("steps", self.steps, self.steps >= 1, "1 or more")
         require("epochs", self.epochs, self.epochs is None or self.epochs >= 1, "1 or more")
-        require("batch", self.batch, self.batch is None or self.batch >= 1, "1 or more, or left out: full batch")
+        require("batch", self.batch, self.batch is None or self.batch >= 1, "1 or more; omit it for full batches")
         require("optimiser", self.optimiser, self.optimiser in ("sgd", "adamw"), "sgd or adamw")
         require("momentum", self.momentum, 0 <= self.momentum < 1, "from 0 to below 1")
         require("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more")
@@ -43,12 +60,13 @@ class Train:
         require("decay_every", self.decay_every, self.decay_every >= 1, "1 or more")
 
     def lr_at(self, t: int, rounds: int) -> float:
-        """eta in round t of `rounds`, t = 0, 1, ...
+        """Return the learning rate of round t = 0, 1, ... out of `rounds`.
 
-        >>> Train(lr=0.5, schedule="cosine").lr_at(5, 10)
-        0.25
-        >>> Train(lr=0.5, schedule="step", decay=0.5, decay_every=2).lr_at(4, 10)
-        0.125
+        Example:
+            >>> Train(lr=0.5, schedule="cosine").lr_at(5, 10)
+            0.25
+            >>> Train(lr=0.5, schedule="step", decay=0.5, decay_every=2).lr_at(4, 10)
+            0.125
         """
         if self.schedule == "cosine":
             return self.lr * 0.5 * (1 + math.cos(math.pi * t / rounds))

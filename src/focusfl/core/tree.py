@@ -1,8 +1,9 @@
-"""Nested dicts of tensors: map over them, lay them flat, take and put rows."""
+"""Nested dicts of tensors ("trees"): map over them, flatten them, read and write rows, sum them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +13,17 @@ Tree = dict[str, Any]
 
 
 def tree_map(f: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """f on each leaf; the others must have the same keys."""
+    """Apply f to each leaf of a tree, together with the same leaf of the other trees.
+
+    Args:
+        f: The function.
+        tree: A tree.
+        *rest: More trees with the same keys.
+
+    Example:
+        >>> tree_map(lambda a, b: a + b, {"w": {"a": 1}}, {"w": {"a": 2}})
+        {'w': {'a': 3}}
+    """
     out: Tree = {}
     for k, v in tree.items():
         others = [r[k] for r in rest]
@@ -21,10 +32,11 @@ def tree_map(f: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
 
 
 def flatten(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
-    """{"w": {"a": x}} -> {"w/a": x}.
+    """Return a flat dict whose keys are the paths of the leaves.
 
-    >>> flatten({"w": {"a": 1}, "b": 2})
-    {'w/a': 1, 'b': 2}
+    Example:
+        >>> flatten({"w": {"a": 1}, "b": 2})
+        {'w/a': 1, 'b': 2}
     """
     flat: dict[str, Tensor] = {}
     for k, v in tree.items():
@@ -33,10 +45,11 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
 
 
 def unflatten(flat: dict[str, Tensor]) -> Tree:
-    """The way back.
+    """Undo `flatten`.
 
-    >>> unflatten({'w/a': 1, 'b': 2})
-    {'w': {'a': 1}, 'b': 2}
+    Example:
+        >>> unflatten({'w/a': 1, 'b': 2})
+        {'w': {'a': 1}, 'b': 2}
     """
     tree: Tree = {}
     for path, v in flat.items():
@@ -49,29 +62,37 @@ def unflatten(flat: dict[str, Tensor]) -> Tree:
 
 
 def take(tree: Tree, rows: Any) -> Tree:
-    """Row(s) of every leaf: any index that a tensor takes."""
+    """Return rows of every leaf; `rows` is any index that a tensor accepts."""
     return tree_map(lambda v: v[rows], tree)
 
 
 def put(tree: Tree, rows: Tensor | int, new: Tree) -> None:
-    """Write row(s) in place."""
+    """Write rows of every leaf, in place."""
     tree_map(lambda v, n: v.__setitem__(rows, n), tree, new)
 
 
 def repeat(tree: Tree, E: int) -> Tree:
-    """E copies along a new first axis."""
+    """Return E copies along a new first axis."""
     return tree_map(lambda v: v.detach().unsqueeze(0).repeat(E, *[1] * v.dim()), tree)
 
 
-class Total:
-    """A running sum of trees, in double precision, so that the order of the terms hardly matters."""
+@dataclass
+class RunningSum:
+    """A running sum of trees, in double precision so that the order of the terms hardly matters.
 
-    def __init__(self) -> None:
-        self._sum: dict[str, Tensor] = {}
-        self._dtype: dict[str, torch.dtype] = {}
+    Example:
+        >>> total = RunningSum()
+        >>> total.add({"n": torch.tensor(2.0)})
+        >>> total.add({"n": torch.tensor([3.0, 4.0])}, stacked=True)
+        >>> total.result()
+        {'n': tensor(9.)}
+    """
+
+    _sum: dict[str, Tensor] = field(default_factory=dict)
+    _dtype: dict[str, torch.dtype] = field(default_factory=dict)
 
     def add(self, tree: Tree, stacked: bool = False) -> None:
-        """Add one tree, or all rows of a stacked one."""
+        """Add one tree, or with `stacked` all rows of its tensors."""
         for k, v in flatten(tree).items():
             wide = torch.float32 if v.device.type == "mps" else torch.float64  # mps has no float64
             if k not in self._sum:
@@ -80,5 +101,5 @@ class Total:
             self._sum[k] += v.sum(0, dtype=wide) if stacked else v
 
     def result(self) -> Tree:
-        """The sum, back in the terms' own precision. It is given away: the total is empty after."""
+        """Return the sum in the precision of the terms, and give up its memory: call this once."""
         return unflatten({k: self._sum.pop(k).to(dtype) for k, dtype in self._dtype.items()})

@@ -1,4 +1,8 @@
-"""Engines run an algorithm's `local` over the agents. Same rows, same order, same numbers on each."""
+"""Engines: they run an algorithm's `local` and `predict` over the agents. All give the same numbers.
+
+Here belongs how agents are run, not what they compute: which examples are in which step (`plan`), local training of
+one agent (`one_agent`) or of many at once (`vectorised`), and fast gradients (`kernels`).
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,31 @@ from focusfl.util.errors import InputError, nearest
 
 ENGINES: dict[str, type[Engine]] = {"serial": Serial, "vectorised": Vectorised}
 NAMES = (*ENGINES, "flower")
-VECTORISE_BELOW = 5e6  # multiply-adds of one local step below which many agents at once are faster (measured)
+MAX_VECTORISED_WORK = (
+    5e6  # multiply-adds of a local step up to which running many agents at once is faster (measured)
+)
 
 
 def choose(name: str, task: Task, fed: Federation, train: Train) -> type[Engine]:
-    """The engine of that name; `auto` picks vectorised for small plain networks, else serial."""
-    if name != "auto":
-        if name not in NAMES:
-            raise InputError(f"engine = {name!r}: {nearest(name, [*NAMES, 'auto'])}")
-        return _flower() if name == "flower" else ENGINES[name]
-    return Vectorised if task.stateless and step_work(task, fed, train) < VECTORISE_BELOW else Serial
+    """Return the engine with this name; "auto" picks vectorised for small stateless networks, else serial.
 
+    Args:
+        name: "serial", "vectorised", "flower" or "auto".
+        task: The network and its loss.
+        fed: The agents' data.
+        train: The options of local training.
 
-def _flower() -> type[Engine]:
-    """Imported only when asked for: Flower and Ray are large, and optional."""
-    try:
+    Raises:
+        InputError: There is no such engine, or Flower is not installed.
+    """
+    if name == "auto":
+        small = step_work(task, fed, train) < MAX_VECTORISED_WORK
+        return Vectorised if task.stateless and small else Serial
+    if name in ENGINES:
+        return ENGINES[name]
+    if name != "flower":
+        raise InputError(f"engine = {name!r}: {nearest(name, [*NAMES, 'auto'])}")
+    try:  # imported only on demand: Flower and Ray are large and optional
         from focusfl.flower.simulation import Flower
     except ImportError as error:
         raise InputError(f'engine = flower needs {error.name}: pip install "focusfl[flower]"') from error

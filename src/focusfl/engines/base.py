@@ -1,4 +1,4 @@
-"""What every engine does: one round of `local` over a cohort, and the evaluation of all agents."""
+"""The interface of all engines, and the types they return: the replies of a round, the scores of an evaluation."""
 
 from __future__ import annotations
 
@@ -19,72 +19,109 @@ from focusfl.data.federation import Federation
 from focusfl.engines.plan import Ints
 from focusfl.models.task import Task
 
-ONE_THREAD = 1e7  # multiply-adds of a step up to which a second thread gains nothing (measured: 3e6 no, 2e7 yes)
-NOBODY: Mapping[int, str] = MappingProxyType({})
+# Multiply-adds of a step up to which a second thread gains nothing (measured: 3e6 no, 2e7 yes).
+MAX_SINGLE_THREAD_WORK = 1e7
+NONE_DROPPED: Mapping[int, str] = MappingProxyType({})
 
 
 class Replies(NamedTuple):
-    """Of the agents that answered in a round."""
+    """The replies of the agents that answered in a round.
 
-    add: State  # their uploads' `add`, summed
-    each: State  # their `each`, [C, ...] in the order of `cohort`
-    cohort: Ints  # [C] who answered
-    dropped: Mapping[int, str] = NOBODY  # who did not, and why
+    Attributes:
+        add: The sum of their `Upload.add`.
+        each: Their `Upload.each`, [C, ...] in the order of `cohort`.
+        cohort: The agents that answered, [C].
+        dropped: The agents that did not answer, and why.
+    """
+
+    add: State
+    each: State
+    cohort: Ints
+    dropped: Mapping[int, str] = NONE_DROPPED
 
 
 class Scores(NamedTuple):
-    """On each agent's own test data."""
+    """The scores of all agents on their own test data.
 
-    loss: Tensor  # [E]; NaN for agents that sent none
-    acc: Tensor | None  # [E]; None in regression
-    examples: Tensor | None = None  # [N] loss of each test example, agent after agent; None: they stay at the nodes
-    dropped: Mapping[int, str] = NOBODY  # agents that sent no scores, and why
+    Attributes:
+        loss: The mean loss of each agent, [E]; NaN for agents that sent none.
+        acc: The accuracy of each agent, [E]; None in regression.
+        examples: The loss of each test example [N], agent after agent; None if these stay at the nodes.
+        dropped: The agents that sent no scores, and why.
+    """
+
+    loss: Tensor
+    acc: Tensor | None
+    examples: Tensor | None = None
+    dropped: Mapping[int, str] = NONE_DROPPED
 
     @staticmethod
-    def of_examples(loss: Tensor, correct: Tensor, at: Tensor, classes: int | None) -> Scores:
-        """Means over each agent's examples, in double precision: agent e has examples at[e] to at[e + 1]."""
-        loss, n = loss.cpu(), at.diff()
-        whose = torch.repeat_interleave(torch.arange(len(n)), n)
+    def of_examples(loss: Tensor, correct: Tensor, offsets: Tensor, classes: int | None) -> Scores:
+        """Average the scores of examples over each agent, in double precision.
+
+        Args:
+            loss: The loss of each example, [N], agent after agent.
+            correct: 1 where the predicted class is correct, [N].
+            offsets: [E + 1]; agent e has examples offsets[e] to offsets[e + 1].
+            classes: The number of classes; None for regression.
+        """
+        loss, n = loss.cpu(), offsets.diff()
+        agent = torch.repeat_interleave(torch.arange(len(n)), n)
         sums = torch.zeros(2, len(n), dtype=torch.double)
-        sums.index_add_(1, whose, torch.stack([loss, correct.cpu()]).double())
+        sums.index_add_(1, agent, torch.stack([loss, correct.cpu()]).double())
         means = (sums / n).to(loss.dtype)
         return Scores(means[0], None if classes is None else means[1], loss)
 
 
 class Engine(ABC):
-    """Runs the agents of one federation. The agents' states are stacked, [E, ...] on every tensor."""
+    """Runs the agents of one federation. The agents' states are stacked: [E, ...] on every tensor.
+
+    Args:
+        task: The network and its loss.
+        fed: The agents' data.
+        train: The options of local training.
+        rounds: The number of rounds T; schedules of the learning rate depend on it.
+        seed: The seed that batches are drawn with.
+
+    Attributes:
+        agents_at_once: The number of agents for which a step is computed at the same time.
+    """
 
     name: ClassVar[str]
+    agents_at_once: int = 1
 
     def __init__(self, task: Task, fed: Federation, train: Train, rounds: int, seed: int) -> None:
         self.task, self.fed, self.train, self.rounds, self.seed = task, fed, train, rounds, seed
 
     @contextmanager
     def threads(self) -> Iterator[None]:
-        """One thread where a step is little work: more would mostly wait for each other."""
+        """Use one thread while a step is little work: more threads would mostly wait for each other."""
         before = torch.get_num_threads()
-        if step_work(self.task, self.fed, self.train) * self.at_once < ONE_THREAD:
+        if step_work(self.task, self.fed, self.train) * self.agents_at_once < MAX_SINGLE_THREAD_WORK:
             torch.set_num_threads(1)
         try:
             yield
         finally:
             torch.set_num_threads(before)
 
-    @property
-    def at_once(self) -> int:
-        """How many agents a step is taken for at the same time."""
-        return 1
-
     @abstractmethod
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Replies:
-        """`local` at each agent of the cohort. Writes their new states in place."""
+        """Run `local` at each agent of the cohort, and write the agents' new states in place.
+
+        Args:
+            algorithm: The method.
+            server: The server's state.
+            states: The states of all agents, [E, ...].
+            t: The round, from 0.
+            cohort: The agents of this round, ascending.
+        """
 
     @abstractmethod
     def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
-        """Every agent's predictions on its own test data, judged; on the cpu."""
+        """Return the scores of every agent on its own test data, on the cpu."""
 
     def labels(self, algorithm: Algorithm, server: State, states: State) -> Tensor | None:
-        """The agents' cluster labels pi, [E, M], on the cpu; None where the method has none."""
+        """Return the agents' cluster labels pi, [E, M], on the cpu; None if the method has none."""
 
         def label(state: State, e: Tensor) -> Tensor | None:
             return algorithm.label(algorithm.downlink(server, e), state)
@@ -93,17 +130,17 @@ class Engine(ABC):
             return None
         return torch.as_tensor(vmap(label)(states, torch.arange(self.fed.E))).cpu()
 
-    def joined(self, agents: Ints) -> None:
-        """These agents got a new first state: send it to them if they live elsewhere."""
+    def agents_joined(self, agents: Ints) -> None:
+        """Handle agents that join in this round and got a new first state; override if states live elsewhere."""
         return None
 
     def close(self) -> None:
-        """The run is over: stop processes, if there are any. A later call starts them again."""
+        """Stop the engine's processes, if there are any, after a run. A later call starts them again."""
         return None
 
 
 def step_work(task: Task, fed: Federation, train: Train) -> int:
-    """Multiply-adds of one agent's local step, forward, about: examples x parameters."""
+    """Return about how many multiply-adds one agent's forward pass takes in a local step: examples x parameters."""
     longest = int(fed.training.sizes.max())
     rows = longest if train.batch is None else min(longest, train.batch)
     return rows * sum(p.numel() for p in task.network.parameters())

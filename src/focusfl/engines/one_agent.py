@@ -1,6 +1,6 @@
-"""One agent at a time, with any network: its losses, its local training, its predictions.
+"""One agent, with any network: its losses, its local training, its predictions.
 
-The serial engine and the nodes of a Flower deployment run this.
+The serial engine and the nodes of a Flower deployment use this.
 """
 
 from __future__ import annotations
@@ -17,42 +17,55 @@ from focusfl.core import Algorithm, Data, Models, Predictor, SgdOptions, State, 
 from focusfl.core.train import Train
 from focusfl.core.tree import take, tree_map
 from focusfl.engines import plan
-from focusfl.engines.optimiser import Optimiser
+from focusfl.engines.optimiser import LocalOptimiser
 from focusfl.models.task import Score, Task, Weights
 
-EVAL_ROWS = 1000  # examples in one forward pass where no gradient is needed
+EVAL_BATCH = 1000  # examples in one forward pass without gradients
 
 
 class LocalAgent:
-    """core.Agent for agent e in round t, on its own data."""
+    """Implements core.Agent for agent e in round t, on its own data.
+
+    Args:
+        task: The network and its loss.
+        data: The agent's training examples.
+        train: The options of local training.
+        lr: The learning rate of this round.
+        seed: The seed that batches are drawn with.
+        t: The round.
+        e: The agent's number.
+    """
 
     def __init__(self, task: Task, data: Data, train: Train, lr: float, seed: int, t: int, e: int) -> None:
         self.task, self.data, self.train, self.lr = task, data, train, lr
         self.seed, self.t, self.e = seed, t, e
-        self.learnt = tuple(task.parameters)
+        self.trainable = tuple(task.parameters)
         self.n = torch.tensor(float(len(data.y)), device=data.y.device)
-        self.full = plan.full(train, np.array([len(data.y)]))
-        self._passes: dict[int, tuple[Weights, Weights, Tensor]] = {}  # m: stack asked for, leaves, loss
+        self.full_batches = train.batch is None or train.batch >= len(data.y)
+        # Forward passes of the E step that the M step can begin with, by m: the stack, its leaves, the loss.
+        self._passes: dict[int, tuple[Weights, Weights, Tensor]] = {}
 
-    def losses(self, w: Models, rough: Tensor | None = None) -> Tensor:
-        tenth = plan.rough(self.t, len(self.data.y))
+    def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
+        tenth = plan.estimate_rows(self.t, len(self.data.y))
         sample = Data(self.data.x[tenth], self.data.y[tenth])
-        estimate = [False] * len(next(iter(w.values()))) if rough is None else rough.tolist()
-        return torch.stack([self._loss(w, m, sample if r else self.data) for m, r in enumerate(estimate)])
+        estimated = [False] * len(next(iter(w.values()))) if estimate is None else estimate.tolist()
+        return torch.stack([self._loss(w, m, sample if short else self.data) for m, short in enumerate(estimated)])
 
     def _loss(self, w: Models, m: int, data: Data) -> Tensor:
-        if data is self.data and self.full and self.task.stateless:  # keep the graph: `sgd` begins with this pass
-            self._passes[m] = (w, *self._training_loss(take(w, m), self._whole))
+        """Return the mean loss of model m. With full batches, keep its graph: `sgd` begins with this pass."""
+        if data is self.data and self.full_batches and self.task.stateless:
+            self._passes[m] = (w, *self._training_loss(take(w, m), self._full_batch))
             return self._passes[m][2].detach()
-        return self._each(take(w, m), data).sum() / len(data.y)
+        return self._example_losses(take(w, m), data).sum() / len(data.y)
 
     def example_losses(self, w: Models) -> Tensor:
-        return torch.stack([self._each(take(w, m), self.data) for m in range(len(next(iter(w.values()))))])
+        M = len(next(iter(w.values())))
+        return torch.stack([self._example_losses(take(w, m), self.data) for m in range(M)])
 
     @torch.no_grad()
-    def _each(self, model: Weights, data: Data) -> Tensor:
-        """Loss on each example, [n]."""
-        parts = zip(data.x.split(EVAL_ROWS), data.y.split(EVAL_ROWS), strict=True)
+    def _example_losses(self, model: Weights, data: Data) -> Tensor:
+        """Return the loss of one model on each example, [n]."""
+        parts = zip(data.x.split(EVAL_BATCH), data.y.split(EVAL_BATCH), strict=True)
         return torch.cat(
             [self.task.example_losses(self.task.outputs(model, channels_last(self.task, x)), y) for x, y in parts]
         )
@@ -67,55 +80,55 @@ class LocalAgent:
     def sgd(self, w: Models, **options: Unpack[SgdOptions]) -> Models:
         M, only = len(next(iter(w.values()))), options.get("only")
         theta = tree_map(lambda v: v.detach().clone(), w)
-        with torch.random.fork_rng(devices=[], enabled=not self.task.stateless):  # dropout: from (seed, t, e) alone
-            if not self.task.stateless:
-                torch.manual_seed(plan.draw(self.seed, self.t, self.e))
+        with torch.random.fork_rng(devices=[], enabled=not self.task.stateless):
+            if not self.task.stateless:  # dropout depends on (seed, t, e) alone
+                torch.manual_seed(plan.dropout_seed(self.seed, self.t, self.e))
             for m in range(M) if only is None else only.nonzero().flatten().tolist():
-                self._descend(take(theta, m), w, m, options)
+                self._train(take(theta, m), w, m, options)
         self._passes = {}
         return theta
 
-    def _descend(self, model: Weights, w: Models, m: int, options: SgdOptions) -> None:
-        """K local steps, in place, on the model, which is w_m to begin with: eqs. 4-5."""
-        pull, freeze, every = options.get("pull"), options.get("freeze", ()), options.get("weights")
-        weights = None if every is None else every[m]
-        optimiser = Optimiser(self.train, self.lr)
-        fresh = weights is None and not freeze  # then the E step's forward pass is the first step's too
+    def _train(self, model: Weights, w: Models, m: int, options: SgdOptions) -> None:
+        """Take K local steps, in place, on `model`, which starts as w_m: eqs. 4-5."""
+        pull, freeze, all_weights = options.get("pull"), options.get("freeze", ()), options.get("weights")
+        weights = None if all_weights is None else all_weights[m]
+        optimiser = LocalOptimiser(self.train, self.lr)
+        reusable = weights is None and not freeze  # the E step's forward pass can serve as the first step's
         for k, (batch, rows) in enumerate(self._batches()):
-            if fresh and k == 0 and m in self._passes and self._passes[m][0] is w:
+            if reusable and k == 0 and m in self._passes and self._passes[m][0] is w:
                 _, leaves, loss = self._passes.pop(m)
             else:
-                share = weights if weights is None or rows is None else weights[rows]
-                leaves, loss = self._training_loss(model, batch, share, freeze)
-            grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)  # 0 where not used
+                batch_weights = weights if weights is None or rows is None else weights[rows]
+                leaves, loss = self._training_loss(model, batch, batch_weights, freeze)
+            grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)  # 0 if not used
             grad = dict(zip(leaves, grads, strict=True))
             if pull is not None:
                 grad = {p: g + pull.strength * (model[p] - pull.to[p][m]) for p, g in grad.items()}
             optimiser.step(model, grad)
 
     @cached_property
-    def _whole(self) -> Data:
+    def _full_batch(self) -> Data:
         """All examples, as a full-batch step takes them."""
         x, y = self.data
         return Data(x.bfloat16(), y) if self.task.bf16 and x.is_floating_point() else self.data
 
     def _batches(self) -> Iterator[tuple[Data, Tensor | None]]:
-        """The examples of each step, and which rows they are; None: all."""
+        """Yield the examples of each step, and their rows; None for all rows."""
         n = len(self.data.y)
-        if self.full:
-            yield from [(self._whole, None)] * plan.steps(self.train, n)
+        if self.full_batches:
+            yield from [(self._full_batch, None)] * plan.steps(self.train, n)
             return
-        made = plan.batches(self.seed, self.t, np.array([self.e]), np.array([n]), self.train)
-        steps = [made.step(0, k) for k in range(made.size.shape[1])]
+        drawn = plan.batches(self.seed, self.t, np.array([self.e]), np.array([n]), self.train)
+        steps = [drawn.step(0, k) for k in range(drawn.size.shape[1])]
         if any(len(rows) == 1 for rows in steps) and not self.task.accepts_one_example(self.data.x[:1]):
-            steps = plan.joined(steps)
+            steps = plan.merge_single_examples(steps)
         for rows in (torch.from_numpy(step).to(self.data.y.device) for step in steps):
             yield Data(self.data.x[rows], self.data.y[rows]), rows
 
     def _training_loss(
         self, model: Weights, batch: Data, weights: Tensor | None = None, freeze: Collection[str] = ()
     ) -> tuple[Weights, Tensor]:
-        """The mean loss on a batch, with its graph, and the parameters it depends on."""
+        """Return the parameters that are trained, and the mean loss on a batch, with its graph."""
         with torch.enable_grad():
             leaves = {k: model[k].detach().requires_grad_() for k in self.task.parameters if k not in freeze}
             out = self.task.outputs({**model, **leaves}, channels_last(self.task, batch.x), train=True)
@@ -124,12 +137,12 @@ class LocalAgent:
 
 
 def predictor(task: Task, x: Tensor) -> Predictor:
-    """h of the examples x, model after model."""
+    """Return the function h that predicts the examples x, model after model."""
 
     def h(w: Models, only: Tensor | None = None) -> Tensor:
         M, predictions = len(next(iter(w.values()))), {}
         for m in range(M) if only is None else only.nonzero().flatten().tolist():
-            outputs = [task.outputs(take(w, m), channels_last(task, part)) for part in x.split(EVAL_ROWS)]
+            outputs = [task.outputs(take(w, m), channels_last(task, part)) for part in x.split(EVAL_BATCH)]
             predictions[m] = torch.cat([task.predictions(out) for out in outputs])
         skipped = torch.zeros_like(next(iter(predictions.values())))
         return torch.stack([predictions.get(m, skipped) for m in range(M)])
@@ -139,13 +152,21 @@ def predictor(task: Task, x: Tensor) -> Predictor:
 
 @torch.no_grad()
 def score(algorithm: Algorithm, view: State, state: State, task: Task, data: Data) -> Score:
-    """One agent's predictions for these examples, judged example by example: the evaluation of every engine."""
+    """Score one agent's predictions on each of these examples.
+
+    Args:
+        algorithm: The method.
+        view: What the agent receives of the server's state.
+        state: The agent's state.
+        task: The network and its loss.
+        data: The examples.
+    """
     return task.score(algorithm.predict(view, state, predictor(task, data.x)), data.y)
 
 
 def channels_last(task: Task, x: Tensor) -> Tensor:
-    """Images with the channels innermost, which makes convolutions a fifth faster.
+    """Return images with the channels innermost, which makes convolutions a fifth faster.
 
-    Not where a convolution has fewer than eight channels: there torch 2.13 writes out of bounds on the cpu.
+    Convolutions with fewer than eight channels are left alone: torch 2.13 writes out of bounds for them on the cpu.
     """
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and task.prefers_channels_last else x

@@ -1,9 +1,10 @@
-"""Local optimisers, as torch.optim has them, on tensors with any leading axes: one model or many at once."""
+"""The optimiser of local training: SGD and AdamW, as in torch.optim, for one model or for many stacked ones."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import torch
-from torch import Tensor
 
 from focusfl.core.train import Train
 from focusfl.models.task import Weights
@@ -11,31 +12,38 @@ from focusfl.models.task import Weights
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # AdamW
 
 
-class Optimiser:
-    """Memory for one local training; `step` changes the weights in place."""
+@dataclass
+class LocalOptimiser:
+    """The optimiser of one local training, with its memory.
 
-    def __init__(self, train: Train, lr: float) -> None:
-        self.train, self.lr, self.k = train, lr, 0
-        self.first: Weights = {}
-        self.second: Weights = {}
+    Args:
+        train: The options of local training.
+        lr: The learning rate of this round.
+    """
+
+    train: Train
+    lr: float
+    steps: int = 0
+    first_moment: Weights = field(default_factory=dict)  # of SGD: the momentum
+    second_moment: Weights = field(default_factory=dict)
 
     @torch.no_grad()
     def step(self, w: Weights, grad: Weights) -> None:
-        self.k += 1
-        rule = self._adamw if self.train.optimiser == "adamw" else self._sgd
+        """Take one step, in place. The tensors may have any leading axes."""
+        self.steps += 1
         for name, g in grad.items():
-            rule(name, w[name], g)
-
-    def _sgd(self, name: str, w: Tensor, g: Tensor) -> None:
-        if self.train.weight_decay:
-            g = g + self.train.weight_decay * w
-        if self.train.momentum:
-            g = self.first[name] = g + self.train.momentum * self.first[name] if name in self.first else g
-        w.sub_(g, alpha=self.lr)
-
-    def _adamw(self, name: str, w: Tensor, g: Tensor) -> None:
-        m = self.first.setdefault(name, torch.zeros_like(w)).lerp_(g, 1 - BETA1)
-        v = self.second.setdefault(name, torch.zeros_like(w)).mul_(BETA2).addcmul_(g, g, value=1 - BETA2)
-        w.mul_(1 - self.lr * self.train.weight_decay)
-        spread = (v / (1 - BETA2**self.k)).sqrt_().add_(EPS)
-        w.addcdiv_(m, spread, value=-self.lr / (1 - BETA1**self.k))
+            v = w[name]
+            if self.train.optimiser == "adamw":
+                first = self.first_moment.setdefault(name, torch.zeros_like(v)).lerp_(g, 1 - BETA1)
+                second = self.second_moment.setdefault(name, torch.zeros_like(v))
+                second.mul_(BETA2).addcmul_(g, g, value=1 - BETA2)
+                v.mul_(1 - self.lr * self.train.weight_decay)
+                deviation = (second / (1 - BETA2**self.steps)).sqrt_().add_(EPS)
+                v.addcdiv_(first, deviation, value=-self.lr / (1 - BETA1**self.steps))
+                continue
+            if self.train.weight_decay:
+                g = g + self.train.weight_decay * v
+            if self.train.momentum:
+                before = self.first_moment.get(name)
+                g = self.first_moment[name] = g if before is None else g + self.train.momentum * before
+            v.sub_(g, alpha=self.lr)

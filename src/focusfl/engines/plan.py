@@ -1,7 +1,7 @@
 """Which agents take part in a round, and which of their examples are in which local step.
 
-Both come from (seed, t) and (seed, t, e) alone, so every engine, and every node of a real network, draws the
-same rows without asking anyone.
+Both depend only on (seed, t) and (seed, t, e). So every engine, and every node of a real network, draws the same
+rows without any communication.
 """
 
 from __future__ import annotations
@@ -14,86 +14,112 @@ from numpy.typing import NDArray
 from focusfl.core.train import Train
 
 Ints = NDArray[np.int64]
-ROUGH, FEW = 10, 1000
+ESTIMATE_EVERY = 10  # an estimated loss takes every tenth example ...
+MIN_EXAMPLES_TO_ESTIMATE = 1000  # ... of agents with at least this many
 
 
 class Plan(NamedTuple):
-    """Rows of each local step of C agents, counted from the agent's own first row."""
+    """The rows of each local step of C agents, counted from the agent's own first row.
 
-    rows: Ints  # [C, K, B]; beyond `size` any valid row
-    size: Ints  # [C, K] how many of the B rows count; 0: the agent has no such step
+    Attributes:
+        rows: [C, K, B]; beyond `size` any valid row.
+        size: [C, K], how many of the B rows count; 0 if the agent has no such step.
+    """
+
+    rows: Ints
+    size: Ints
 
     def step(self, c: int, k: int) -> Ints:
+        """Return the rows of the c-th agent's step k."""
         return self.rows[c, k, : self.size[c, k]]
 
 
-def cohort(seed: int, t: int, E: int, fraction: float, there: Ints | None = None) -> Ints:
-    """The agents of round t, ascending: a `fraction` of those that are there (None: all E), at least one."""
-    there = np.arange(E) if there is None else there
-    size = min(max(round(fraction * len(there)), 1), len(there))
-    if size == len(there):
-        return there
+def cohort(seed: int, t: int, E: int, fraction: float, present: Ints | None = None) -> Ints:
+    """Draw the agents of a round.
+
+    Args:
+        seed: The seed of the run.
+        t: The round.
+        E: The number of agents.
+        fraction: The fraction of the present agents to draw; at least one agent is drawn.
+        present: The agents that are present in this round; None for all E.
+
+    Returns:
+        The agents, ascending.
+
+    Example:
+        >>> cohort(seed=0, t=0, E=10, fraction=0.3).tolist()
+        [0, 6, 8]
+    """
+    present = np.arange(E) if present is None else present
+    size = min(max(round(fraction * len(present)), 1), len(present))
+    if size == len(present):
+        return present
     keys = _keys(seed, t, np.array([-1]), 0, E)[0]
-    return np.sort(there[np.argsort(keys[there], kind="stable")[:size]])
+    return np.sort(present[np.argsort(keys[present], kind="stable")[:size]])
 
 
-def draw(seed: int, t: int, e: int) -> int:
-    """One random number for agent e in round t: what its dropout starts from."""
+def dropout_seed(seed: int, t: int, e: int) -> int:
+    """Return the seed of the dropout of agent e in round t."""
     return int(_keys(seed, t, np.array([e]), 0, 1)[0, 0] >> np.uint64(2))
 
 
-def full(train: Train, n: Ints) -> bool:
-    """Is every batch of these agents all of the agent's data?"""
-    return train.batch is None or train.batch >= int(n.max())
-
-
 def steps(train: Train, n: int) -> int:
-    """K of an agent with n examples."""
+    """Return the number of local steps K of an agent with n examples."""
     if train.epochs is None:
         return train.steps
     return train.epochs * (1 if train.batch is None else -(-n // train.batch))
 
 
-def rough(t: int, n: int) -> slice:
-    """The examples of round t that will do for a rough loss: every tenth; all, where there are few."""
-    return slice(t % ROUGH, None, ROUGH) if n >= FEW else slice(None)
+def estimate_rows(t: int, n: int) -> slice:
+    """Return the examples that an estimated loss takes in round t: every tenth, or all of a small agent's."""
+    return slice(t % ESTIMATE_EVERY, None, ESTIMATE_EVERY) if n >= MIN_EXAMPLES_TO_ESTIMATE else slice(None)
 
 
 def batches(seed: int, t: int, agents: Ints, n: Ints, train: Train) -> Plan:
-    """Mini-batches of round t: shuffle, cut into batches (the last one may be short), shuffle again, ..."""
+    """Draw the mini-batches of round t: shuffle, cut into batches (the last one may be short), shuffle again, ...
+
+    Args:
+        seed: The seed of the run.
+        t: The round.
+        agents: The agents' numbers, [C].
+        n: Their numbers of examples, [C].
+        train: The options of local training; `batch` must be given.
+    """
     assert train.batch is not None
     B = min(train.batch, int(n.max()))
-    per_epoch = -(-n // B)  # [C] batches an epoch
-    count = np.array([steps(train, int(size)) for size in n])  # [C] K of each agent
-    K = int(count.max())
-    last = -(-count // per_epoch) - 1  # [C] the last epoch of each agent
-    first = (np.arange(K) % per_epoch[:, None]) * B  # [C, K] where the batch begins in its epoch
-    rows = np.empty((len(agents), K, B), dtype=np.int64)
-    for epoch in range(int(last.max()) + 1):
-        some = np.flatnonzero(last >= epoch)  # a small agent has more epochs than others
-        order = _order(seed, t, agents[some], n[some], 1 + epoch)
-        begin = epoch * per_epoch[some]
-        many = np.where(last[some] == epoch, K - begin, per_epoch[some])  # steps of this epoch
-        i, k = np.nonzero(np.arange(many.max()) < many[:, None])
-        c, k = some[i], begin[i] + k
-        at = np.minimum(first[c, k][:, None] + np.arange(B), n[c][:, None] - 1)
+    per_epoch = -(-n // B)  # [C] batches per epoch
+    K = np.array([steps(train, int(size)) for size in n])  # [C] steps of each agent
+    last_epoch = -(-K // per_epoch) - 1  # [C]
+    begin = (np.arange(K.max()) % per_epoch[:, None]) * B  # [C, K] where the batch begins in its epoch
+    rows = np.empty((len(agents), int(K.max()), B), dtype=np.int64)
+    for epoch in range(int(last_epoch.max()) + 1):
+        active = np.flatnonzero(last_epoch >= epoch)  # small agents have more epochs than others
+        order = _order(seed, t, agents[active], n[active], 1 + epoch)
+        first = epoch * per_epoch[active]  # the epoch's first step
+        count = np.where(last_epoch[active] == epoch, K.max() - first, per_epoch[active])  # steps of this epoch
+        i, k = np.nonzero(np.arange(count.max()) < count[:, None])
+        c, k = active[i], first[i] + k
+        at = np.minimum(begin[c, k][:, None] + np.arange(B), n[c][:, None] - 1)
         rows[c, k] = order[i[:, None], at]
-    size = np.where(np.arange(K) < count[:, None], np.minimum(n[:, None] - first, B), 0)
+    size = np.where(np.arange(K.max()) < K[:, None], np.minimum(n[:, None] - begin, B), 0)
     return Plan(rows, size)
 
 
 def _order(seed: int, t: int, agents: Ints, n: Ints, stream: int) -> Ints:
-    """The examples of each agent, shuffled: the first n of its row, [C, largest n]."""
+    """Return the examples of each agent, shuffled, as the first n of its row, [C, largest n]."""
     keys = _keys(seed, t, agents, stream, int(n.max()))
     keys[np.arange(keys.shape[1]) >= n[:, None]] = np.iinfo(np.uint64).max  # no such example: to the end
     return np.argsort(keys, axis=1, kind="stable")
 
 
-def joined(steps: list[Ints]) -> list[Ints]:
-    """Where one example alone cannot be trained on: such a batch, the last of its epoch, joins the one before.
+def merge_single_examples(steps: list[Ints]) -> list[Ints]:
+    """Append each batch of one example to the batch before, for networks that cannot train on one example.
 
-    >>> [step.tolist() for step in joined([np.array([3, 1]), np.array([2]), np.array([1, 2]), np.array([3])])]
-    [[3, 1, 2], [1, 2, 3]]
+    Example:
+        >>> steps = [np.array([3, 1]), np.array([2]), np.array([1, 2]), np.array([3])]
+        >>> [step.tolist() for step in merge_single_examples(steps)]
+        [[3, 1, 2], [1, 2, 3]]
     """
     out: list[Ints] = []
     for rows in steps:
@@ -105,7 +131,7 @@ def joined(steps: list[Ints]) -> list[Ints]:
 
 
 def _keys(seed: int, t: int, agents: Ints, stream: int, n: int) -> NDArray[np.uint64]:
-    """A 64-bit random number for each (agent, i), i < n: splitmix64 over (seed, t, stream, e, i)."""
+    """Return a 64-bit random number for each (agent, i), i < n: splitmix64 over (seed, t, stream, e, i)."""
     with np.errstate(over="ignore"):
         state = np.asarray(np.uint64(seed & 0xFFFFFFFFFFFFFFFF))
         for part in (t, stream):

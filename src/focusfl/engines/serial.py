@@ -1,4 +1,4 @@
-"""Serial: agent after agent, model after model. Any network; it skips what `only` rules out."""
+"""The serial engine: one agent after the other, one model after the other. It runs any network."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import ClassVar
 import torch
 
 from focusfl.core import Algorithm, State
-from focusfl.core.tree import Total, put, take, tree_map
+from focusfl.core.tree import RunningSum, put, take, tree_map
 from focusfl.engines import plan
 from focusfl.engines.base import Engine, Replies, Scores
 from focusfl.engines.one_agent import LocalAgent, score
 
 
 class Serial(Engine):
-    """One agent at a time."""
+    """Runs one agent at a time, and skips the models that `only` rules out."""
 
     name: ClassVar[str] = "serial"
 
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: plan.Ints) -> Replies:
-        total, rows = Total(), []
+        total, rows = RunningSum(), []
         lr = self.train.lr_at(t, self.rounds)
         for e in cohort.tolist():
             agent = LocalAgent(self.task, self.fed.train(e), self.train, lr, self.seed, t, e)
@@ -28,7 +28,7 @@ class Serial(Engine):
             put(states, e, state)
             total.add(upload.add)
             rows.append(upload.each)
-            del upload, state  # summed as they come: the next agent's need the memory
+            del upload, state  # the next agent needs the memory
         each = tree_map(lambda *vs: torch.stack(vs), *rows)
         return Replies(total.result(), each, cohort)
 

@@ -57,7 +57,7 @@ class Flower(Engine):
             raise RuntimeError(f"agent {e} could not be evaluated: {why}")
         return scores
 
-    def joined(self, agents: Ints) -> None:
+    def agents_joined(self, agents: Ints) -> None:
         if self._exchange is not None:
             self._exchange.restore[0].update(agents.tolist())  # with the next message to them
 

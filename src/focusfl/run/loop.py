@@ -107,7 +107,7 @@ def _rounds(setup: Runnable, folder: Path | None, resume: bool, eval_every: int,
         newcomers = setup.presence.joining(t)
         if len(newcomers):  # they begin with a first state as the server would give it now
             put(states, torch.from_numpy(newcomers), setup.enrolled(server, len(newcomers)))
-            engine.joined(newcomers)
+            engine.agents_joined(newcomers)
         with engine.threads():
             replies = engine.round(algorithm, server, states, t, cohort)
         who, dropped = torch.from_numpy(replies.cohort).to(setup.device), dict(replies.dropped)

@@ -1,4 +1,4 @@
-"""FOCUS: `focus.py` is the paper's Algorithm 1; what this project adds stands beside it."""
+"""FOCUS: `focus.py` is the paper's Algorithm 1. The files beside it hold what this project adds."""
 
 from focusfl.algorithms.focus.focus import Focus
 

@@ -1,14 +1,15 @@
-"""The options of FOCUS, and the collaborators they stand for."""
+"""The options of FOCUS, and the collaborators that they select."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from focusfl.algorithms.focus.averaging import Averaging, Clip, Mean, Trim
-from focusfl.algorithms.focus.merge import AutoSplit
-from focusfl.algorithms.focus.pruning import Pruning
+from focusfl.algorithms.focus.merge import MAX_CLUSTERS, AutoSplit
+from focusfl.algorithms.focus.pruning import ESTIMATE_MARGIN, Pruning
 from focusfl.algorithms.focus.split import Split
 from focusfl.algorithms.focus.starts import Independent, Start, Tied
 from focusfl.util.errors import InputError, require, require_choice, require_integer
@@ -19,18 +20,23 @@ class FocusOptions:
     """Options of FOCUS.
 
     Args:
-        M: Number of clusters. "auto" (needs init="split") finds it from the agents' updates, and later joins
+        M: The number of clusters. "auto" (needs init="split") finds it from the agents' updates, and later merges
             clusters whose models agree.
         init: How the clusters start. "split" trains one shared model first and then groups the agents by their
             updates; "tied" makes M noisy copies of one random network; "independent" makes M random networks.
-        noise: For init="tied": standard deviation of the noise, relative to that of each parameter tensor.
-        prune: Models whose label is at most this are neither trained by the agent in that round nor asked for its
-            prediction. Models whose label is smaller still by e^20 are judged on a tenth of the examples.
+        noise: For init="tied": the standard deviation of the noise, relative to that of each tensor.
+        prune: An agent does not train models whose label is at most this, and predicts without models whose label
+            is at most this divided by M. The losses of models with a label below prune / e^20 are estimated on a
+            tenth of the examples.
         weight_by_n: Average with weights n_e pi_em (which eq. 9 implies) instead of pi_em (eq. 6).
-        warmup: For init="split": rounds of the shared model.
-        forget: Log labels are multiplied by this before each E step; below 1, an agent whose data change can move.
+        warmup: For init="split": the number of rounds of the shared model.
+        forget: Log labels are multiplied by this before each E step; with less than 1, an agent whose data changes
+            can move to another cluster.
         robust: "clip" shortens long updates at the agents; "trim" lets the server, which then sees each agent's
-            models, leave out the largest and smallest values; "no" averages all.
+            models, leave out the largest and smallest values; "no" averages all values.
+
+    Raises:
+        InputError: An option is out of range; the message names it.
     """
 
     M: int | Literal["auto"] = "auto"
@@ -57,24 +63,24 @@ class FocusOptions:
 
     @cached_property
     def clusters(self) -> Start:
-        """How the clusters start, and which are in use."""
+        """Decides how the clusters start and which are in use."""
         if self.M == "auto":
-            return AutoSplit(self.warmup)
+            return AutoSplit(MAX_CLUSTERS, self.warmup)
         if self.init == "split":
             return Split(self.M, self.warmup)
         return Tied(self.M, self.noise) if self.init == "tied" else Independent(self.M)
 
     @cached_property
     def averaging(self) -> Averaging:
-        """How the models of a cluster are averaged."""
+        """Decides how the models of a cluster are averaged."""
         return {"no": Mean, "clip": Clip, "trim": Trim}[self.robust]()
 
     @cached_property
     def pruning(self) -> Pruning:
-        """Which models an agent skips."""
-        return Pruning(self.prune)
+        """Decides which models an agent skips."""
+        return Pruning(math.log(self.prune) - ESTIMATE_MARGIN if self.prune else -math.inf)
 
     @property
     def max_models(self) -> int | None:
-        """How many models w may hold, where their number changes while training."""
+        """The largest number of models in w if it changes during training, else None."""
         return self.clusters.M if self.init == "split" else None

@@ -1,34 +1,35 @@
-"""Models that an agent skips because its label for them is tiny: this saves nearly all of the work of M > 1.
+"""Pruning: an agent skips models that its label makes unimportant. This saves nearly all of the work of M > 1.
 
-A model with label at most `prune` is not trained. One whose label is smaller still, by e^20, is many rounds away
-from
-mattering: its loss is estimated on a tenth of the examples. An estimate may be too good, so it can lift a
-    label only to just above that line; the next round then judges the model on all examples.
+A model with a label of at most `prune` is not trained. A model whose label is smaller still, by e^20, cannot
+matter for many rounds, so its loss is only estimated, on a tenth of the examples. An estimate can be too low.
+Therefore it raises a label at most to just above that limit; the next round then computes the loss on all
+examples.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-FAR = 20.0  # nats below `prune` from which on a loss is only estimated
+ESTIMATE_MARGIN = 20.0  # the loss of a model is estimated if its log label is this far below log(prune)
 
 
+@dataclass(frozen=True)
 class Pruning:
-    """Which models are judged roughly; with prune = 0, none."""
+    """Handles models whose loss is only estimated.
 
-    def __init__(self, prune: float) -> None:
-        self.limit = math.log(prune) - FAR if prune else -math.inf
+    Args:
+        limit: The log label below which a loss is estimated.
+    """
 
-    def far(self, log_pi: Tensor) -> Tensor:
-        """[M] bool: the models whose loss may be estimated."""
-        return log_pi < self.limit
+    limit: float
 
-    def hold(self, before: Tensor, after: Tensor) -> Tensor:
-        """Labels after the E step, where those judged roughly come back to just above the limit at most."""
-        far = self.far(before)
-        others = torch.where(far, -math.inf, after).logsumexp(-1, keepdim=True)
-        held = torch.log_softmax(torch.where(far, after.minimum(others + self.limit + 1), after), dim=-1)
-        return torch.where(far.any(-1, keepdim=True), held, after)
+    def limit_rise(self, before: Tensor, after: Tensor) -> Tensor:
+        """Return the log labels after the E step, with those from estimates limited to just above the limit."""
+        estimated = before < self.limit
+        others = torch.where(estimated, -math.inf, after).logsumexp(-1, keepdim=True)
+        limited = torch.where(estimated, after.minimum(others + self.limit + 1), after)
+        return torch.where(estimated.any(-1, keepdim=True), torch.log_softmax(limited, dim=-1), after)

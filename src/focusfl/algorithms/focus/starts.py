@@ -1,13 +1,13 @@
 """How the clusters of FOCUS start.
 
-`Start` is what FOCUS asks of any of them. `Independent` and `Tied` stand here: all M clusters are in use from the
-first round, and nothing but w and log_pi is kept. `Split` (split.py) and `AutoSplit` (merge.py) begin with one
-shared model.
+`Start` is the interface. `Independent` and `Tied` use all M clusters from the first round and need no state
+besides w and log_pi. `Split` (split.py) and `AutoSplit` (merge.py) begin with one shared model.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,64 +15,69 @@ from torch import Tensor
 from focusfl.core import Agent, Models, Networks, State, Upload
 
 
+@dataclass(frozen=True)
 class Start(ABC):
-    """How clusters start and which of the M are in use. State of its own has a key of its own beside FOCUS's."""
+    """Decides how the clusters start and which of the M are in use. It keeps state under keys of its own.
 
-    def __init__(self, M: int) -> None:
-        self.M = M  # clusters at most
+    Args:
+        M: The largest number of clusters.
+    """
+
+    M: int
 
     @abstractmethod
     def start(self, networks: Networks, E: int) -> State:
-        """The server's first state: {"w": models}, and what the start keeps besides."""
+        """Return the server's first state: {"w": models}, and what the start itself needs."""
 
     def enroll(self, device: torch.device | None = None) -> State:
-        """What the start keeps at an agent, at first."""
+        """Return the part of an agent's first state that the start needs."""
         return {}
 
     def downlink(self, server: State, e: Tensor) -> State:
-        """What agent e receives."""
+        """Return what agent e receives."""
         return server
 
     def in_use(self, server: State) -> Tensor:
-        """The clusters whose models are in w, ascending."""
+        """Return the clusters whose models are in w, ascending."""
         return torch.arange(self.M, device=next(iter(server["w"].values())).device)
 
-    def labels(self, server: State, state: State) -> Tensor:
-        """Log labels of the clusters in use."""
+    def log_labels(self, server: State, state: State) -> Tensor:
+        """Return the agent's log labels of the clusters in use."""
         return torch.as_tensor(state["log_pi"])
 
-    def all_labels(self, server: State, pi: Tensor) -> Tensor:
-        """Labels of all M clusters, from those of the clusters in use."""
-        return pi
-
-    def remember(self, server: State, state: State, log_pi: Tensor, losses: Tensor) -> State:
-        """The agent's next state, with these log labels of the clusters in use."""
+    def next_state(self, server: State, state: State, log_pi: Tensor, losses: Tensor) -> State:
+        """Return the agent's next state, with these log labels of the clusters in use."""
         return {"log_pi": log_pi}
 
     def upload(
         self, server: State, state: State, pi: Tensor, losses: Tensor, theta: Models, agent: Agent
     ) -> Upload:
-        """What an agent sends besides its models."""
+        """Return what an agent sends besides its models."""
         return Upload(add={}, each={})
 
     def aggregate(self, server: State, averaged: State, add: State, each: State, cohort: Tensor) -> State:
-        """The server's next state; `averaged` is this round's, with the new models."""
+        """Return the server's next state; `averaged` is the server's state with the new models."""
         return averaged
 
 
+@dataclass(frozen=True)
 class Independent(Start):
-    """M random networks, as the paper's text has it."""
+    """M random networks, as in the paper."""
 
     def start(self, networks: Networks, E: int) -> State:
         return {"w": networks.independent(self.M)}
 
 
+@dataclass(frozen=True)
 class Tied(Start):
-    """One random network, M copies, noise added to all but the first."""
+    """M copies of one random network, with noise added to all but the first.
 
-    def __init__(self, M: int, noise: float) -> None:
-        super().__init__(M)
-        self.noise = noise
+    Args:
+        M: The number of clusters.
+        noise: The standard deviation of the noise, relative to that of each tensor.
+    """
+
+    noise: float
 
     def start(self, networks: Networks, E: int) -> State:
         return {"w": networks.copies(self.M, self.noise)}

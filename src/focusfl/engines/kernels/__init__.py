@@ -1,1 +1,1 @@
-"""Kernels: gradients by hand where that is much faster than autograd. Tests hold them to it."""
+"""Kernels: gradients written by hand, for networks where that is much faster than autograd. Tests compare both."""

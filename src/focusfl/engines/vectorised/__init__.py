@@ -1,4 +1,4 @@
-"""Many agents at once, by `vmap` of the same `local`."""
+"""The vectorised engine: `vmap` of the same `local` over many agents at once."""
 
 from focusfl.engines.vectorised.engine import Vectorised
 

@@ -1,7 +1,12 @@
-"""Vectorised: `vmap` of the same `local` over many agents at once, in chunks. For many agents, small networks."""
+"""The vectorised engine: `vmap` of the same `local` over many agents at once, in chunks.
+
+It is fast for many agents with small networks. Networks with batch norm, dropout or recurrent layers need the
+serial engine.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
 import numpy as np
@@ -9,35 +14,41 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from focusfl.core import Algorithm, Models, SgdOptions, State, Upload, one_hot
+from focusfl.core import Algorithm, Models, SgdOptions, State, Upload, one_hot, row
 from focusfl.core.train import Train
-from focusfl.core.tree import Total, put, take, tree_map
+from focusfl.core.tree import RunningSum, flatten, put, take, tree_map
 from focusfl.data.federation import Federation
 from focusfl.engines import plan
 from focusfl.engines.base import Engine, Replies, Scores
-from focusfl.engines.vectorised.batched import Losses, Predictions, Request, Sgd
-from focusfl.engines.vectorised.chunk import Chunk, chunk_size
+from focusfl.engines.vectorised.batched import Losses, Predictions, Sgd, SgdRequest
+from focusfl.engines.vectorised.chunk import Chunk
 from focusfl.models.task import Task
 from focusfl.util.errors import InputError
 
+CHUNK_BYTES = 16 * 2**20  # larger chunks do not fit the cache; smaller ones spend more time on calls
+
 
 class Vectorised(Engine):
-    """All agents of a chunk at once."""
+    """Runs all agents of a chunk at once."""
 
     name: ClassVar[str] = "vectorised"
 
     def __init__(self, task: Task, fed: Federation, train: Train, rounds: int, seed: int) -> None:
-        refuse_moody(task)
         super().__init__(task, fed, train, rounds, seed)
+        self.agents_at_once = fed.E
+        # Batch norm, dropout and recurrent layers do not vmap; statistics of a custom module may not either.
+        unsupported = task.stateful_layers or [k for k, b in task.network.named_buffers() if b.is_floating_point()]
+        if unsupported:
+            raise InputError(f"engine = vectorised cannot run {unsupported[0]}: use engine = serial (or auto)")
 
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: plan.Ints) -> Replies:
-        total, rows = Total(), []
+        total, rows = RunningSum(), []
         lr = self.train.lr_at(t, self.rounds)
-        for agents in np.array_split(cohort, -(-len(cohort) // self.size(algorithm, server))):
-            chunk = Chunk.training(self.fed, agents, self.train, self.seed, t)
+        for agents in self._chunks(algorithm, server, cohort):
+            chunk = Chunk(self.fed.training, agents, self.train, self.seed, t)
 
             def one(state: State, e: Tensor, slot: Tensor, n: Tensor, chunk: Chunk = chunk) -> tuple[State, Upload]:
-                agent = VmapAgent(self.task, chunk, lr, self.train, slot, n)
+                agent = VmapAgent(self.task, chunk, lr, self.train, slot, n, tuple(self.task.parameters))
                 return algorithm.local(algorithm.downlink(server, e), state, agent)
 
             index = torch.from_numpy(agents)
@@ -51,8 +62,7 @@ class Vectorised(Engine):
     @torch.no_grad()
     def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
         losses, correct = [], []
-        E = self.fed.E
-        for agents in np.array_split(np.arange(E), -(-E // self.size(algorithm, server))):
+        for agents in self._chunks(algorithm, server, np.arange(self.fed.E)):
 
             def one(state: State, e: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
                 def h(w: Models, only: Tensor | None = None) -> Tensor:
@@ -62,54 +72,63 @@ class Vectorised(Engine):
 
                 return self.task.score(algorithm.predict(algorithm.downlink(server, e), state, h), y)
 
-            x, y, mask = Chunk.testing(self.fed, agents).everything()
+            x, y, mask = Chunk(self.fed.testing, agents).all_examples()
             index = torch.from_numpy(agents)
-            loss, right = vmap(one)(take(states, index), index, x, y)
+            loss, is_correct = vmap(one)(take(states, index), index, x, y)
             losses.append(loss[mask > 0])  # without the padding, agent after agent
-            correct.append(right[mask > 0])
+            correct.append(is_correct[mask > 0])
         offsets = self.fed.testing.offsets
         return Scores.of_examples(torch.cat(losses), torch.cat(correct), offsets, self.task.classes)
 
-    @property
-    def at_once(self) -> int:
-        return self.fed.E
+    def _chunks(self, algorithm: Algorithm, server: State, agents: plan.Ints) -> list[plan.Ints]:
+        """Split the agents into chunks of about CHUNK_BYTES, so that memory stays bounded.
 
-    def size(self, algorithm: Algorithm, server: State) -> int:
-        """How many agents at once, so that memory stays bounded."""
-        return chunk_size(self.task, self.fed, self.train, algorithm.downlink(server, torch.tensor(0)))
+        An agent needs memory for the models it receives (weights, gradient, momentum, result), for a batch of each
+        model, and for its examples.
+        """
+        view = algorithm.downlink(server, torch.tensor(0))
+        models = sum(v.numel() for v in flatten(view).values())
+        M = max([1, *(len(v) for v in flatten(view.get("w", {})).values())])
+        longest = int(max(self.fed.training.sizes.max(), self.fed.testing.sizes.max()))
+        rows = longest if self.train.batch is None else min(longest, self.train.batch)
+        activations = sum(p.shape[0] for p in self.task.network.parameters() if p.dim() > 1)  # per example, about
+        example = self.fed.training.x[0].numel() + 3 * activations
+        per_agent = 4 * (4 * models + M * rows * example + longest * example)
+        return np.array_split(agents, -(-len(agents) // max(1, CHUNK_BYTES // per_agent)))
 
 
+@dataclass
 class VmapAgent:
-    """core.Agent inside vmap: `slot` is the agent's place in its chunk."""
+    """Implements core.Agent inside vmap; `slot` is the agent's position in its chunk."""
 
-    def __init__(self, task: Task, chunk: Chunk, lr: float, train: Train, slot: Tensor, n: Tensor) -> None:
-        self.task, self.chunk, self.lr, self.train, self.slot, self.n = task, chunk, lr, train, slot, n
-        self.learnt = tuple(task.parameters)
+    task: Task
+    chunk: Chunk
+    lr: float
+    train: Train
+    slot: Tensor
+    n: Tensor
+    trainable: tuple[str, ...]
 
-    def losses(self, w: Models, rough: Tensor | None = None) -> Tensor:
+    def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
         losses = self.example_losses(w)
         exact = self.mean(losses)
-        if rough is None or int(self.chunk.n.max()) < plan.FEW:
+        if estimate is None or int(self.chunk.n.max()) < plan.MIN_EXAMPLES_TO_ESTIMATE:
             return exact
-        few = self._own(self.chunk.few())  # 1 where an example counts
-        return torch.where(rough, torch.where(few > 0, losses, 0).sum(-1) / few.sum(), exact)
+        sample = row(self.chunk.estimate_mask(), self.slot)
+        return torch.where(estimate, torch.where(sample > 0, losses, 0).sum(-1) / sample.sum(), exact)
 
     def example_losses(self, w: Models) -> Tensor:
         out: Tensor = Losses.apply(self.task, self.chunk, list(w), self.slot, *w.values())  # type: ignore[no-untyped-call]
         return out
 
     def mean(self, values: Tensor) -> Tensor:
-        mask = self._own(self.chunk.everything()[2])
+        mask = row(self.chunk.all_examples()[2], self.slot)
         return torch.where(mask > 0, values, 0).sum(-1) / self.n
 
     def class_counts(self) -> Tensor:
-        _, y, mask = self.chunk.everything()
+        _, y, mask = self.chunk.all_examples()
         assert self.task.classes is not None
-        return self._own((one_hot(y, self.task.classes) * mask.unsqueeze(-1)).sum(1))
-
-    def _own(self, v: Tensor) -> Tensor:
-        """This agent's row of what the chunk holds."""
-        return v.index_select(0, self.slot.reshape(1).to(v.device)).squeeze(0)
+        return row((one_hot(y, self.task.classes) * mask.unsqueeze(-1)).sum(1), self.slot)
 
     def sgd(self, w: Models, **options: Unpack[SgdOptions]) -> Models:
         names, M = list(w), len(next(iter(w.values())))
@@ -119,13 +138,7 @@ class VmapAgent:
         if pull is not None:
             extra["strength"] = torch.as_tensor(pull.strength, device=self.n.device)
             extra |= {f"to/{k}": pull.to[k] for k in names}
-        request = Request(self.task, self.chunk, self.train, self.lr, names, list(extra), options.get("freeze", ()))
+        freeze = options.get("freeze", ())
+        request = SgdRequest(self.task, self.chunk, self.train, self.lr, names, list(extra), freeze)
         theta = Sgd.apply(request, self.slot, only, *w.values(), *extra.values())  # type: ignore[no-untyped-call]
         return dict(zip(names, theta, strict=True))
-
-
-def refuse_moody(task: Task) -> None:
-    """Batch norm, dropout and recurrent layers do not vmap; nor may statistics of a module of the user's own."""
-    moody = task.stateful_layers or [k for k, b in task.network.named_buffers() if b.is_floating_point()]
-    if moody:
-        raise InputError(f"engine = vectorised cannot run {moody[0]}: use engine = serial (or auto)")

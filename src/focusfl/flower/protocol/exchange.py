@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from focusfl.core import State
-from focusfl.core.tree import Total, flatten, put, take, tree_map
+from focusfl.core.tree import RunningSum, flatten, put, take, tree_map
 from focusfl.engines import Replies, Scores
 from focusfl.engines.plan import Ints
 from focusfl.flower.protocol.expected import expected
@@ -44,7 +44,7 @@ class Exchange:
         settings = self.roster.settings
         like_state, like = expected(self.roster.algorithm, server, self.task, settings.local.lr_at(t, settings.T))
         contents, dropped = self.send(self.messages("train", server, t, cohort), cohort, settings.timeout)
-        total, rows, answered = Total(), [], []
+        total, rows, answered = RunningSum(), [], []
         for e, content in sorted(contents.items()):
             try:
                 add, each = checked(content, "add", like.add), checked(content, "each", like.each)

@@ -16,10 +16,10 @@ class EmptyAgent:
 
     def __init__(self, task: Task, lr: float) -> None:
         self.classes, self.lr = task.classes, lr
-        self.learnt = tuple(task.parameters)
+        self.trainable = tuple(task.parameters)
         self.n = torch.tensor(1.0)
 
-    def losses(self, w: Models, rough: Tensor | None = None) -> Tensor:
+    def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
         return torch.zeros(len(next(iter(w.values()))))
 
     def example_losses(self, w: Models) -> Tensor:

@@ -42,10 +42,10 @@ class Attacker:
 
     def __init__(self, agent: Agent, factor: Tensor) -> None:
         self.agent, self.factor = agent, factor
-        self.n, self.lr, self.learnt = agent.n, agent.lr, agent.learnt
+        self.n, self.lr, self.trainable = agent.n, agent.lr, agent.trainable
 
-    def losses(self, w: Models, rough: Tensor | None = None) -> Tensor:
-        return self.agent.losses(w, rough)
+    def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
+        return self.agent.losses(w, estimate)
 
     def example_losses(self, w: Models) -> Tensor:
         return self.agent.example_losses(w)
@@ -59,7 +59,7 @@ class Attacker:
     def sgd(self, w: Models, **options: Unpack[SgdOptions]) -> Models:
         theta = self.agent.sgd(w, **options)
         return theta | {
-            k: torch.lerp(w[k], theta[k], self.factor.to(w[k])) for k in self.learnt
+            k: torch.lerp(w[k], theta[k], self.factor.to(w[k])) for k in self.trainable
         }  # exact at 0 and 1
 
 
