@@ -3,9 +3,9 @@
 Run: python tools/shape.py                 this checkout
      python tools/shape.py ../older/src    another one, for comparison
 
-It runs `focusfl compare` on the digits, and one round of FOCUS over Flower's messages, under a profiler, and counts the
-distinct functions of the package that are entered and the files they are in. Class bodies, lambdas and comprehensions
-do not count. The rest is read from the source.
+It runs `focusfl compare` on the digits, and one round of FOCUS over Flower's messages, under a profiler, and counts
+the distinct functions of the package that are entered and the files they are in. Class bodies, lambdas and
+comprehensions do not count. The rest is read from the source.
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ from focusfl.util.errors import CannotRun, InputError, nearest
 
 Seed = Annotated[int, Field(ge=0)]
 Table = dict[str, Any]
-SETTINGS = [f.name for f in dataclasses.fields(Settings) if f.name not in ("seed", "train")]  # keys in TOML
+SETTINGS = [
+    f.name for f in dataclasses.fields(Settings) if f.init and f.name not in ("seed", "train")
+]  # keys in TOML
 OMITTED_DEFAULTS = ("joins", "leaves", "secure", "minimum", "timeout", "wait")
 """Settings that experiment.json has only if they are set: in folders of older versions these keys are missing."""
 

@@ -67,6 +67,9 @@ class Settings:
     timeout: float = 3600.0
     wait: float = 300.0
 
+    T: int = field(init=False, repr=False)  # rounds, and ...
+    local: Train = field(init=False, repr=False)  # ... options of local training, once they are known
+
     def __post_init__(self) -> None:
         for name in ("rounds", "seed", "eval_every", "checkpoint_every", "minimum"):
             value, least = getattr(self, name), 0 if name == "seed" else 1
@@ -84,6 +87,8 @@ class Settings:
         for name in ("joins", "leaves"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, {})
+        object.__setattr__(self, "T", self.rounds)
+        object.__setattr__(self, "local", self.train)
 
     def updated(self, recipe: Recipe | None = None, **options: Any) -> Settings:
         """These settings with other values; a recipe fills in what is not set.
@@ -91,7 +96,7 @@ class Settings:
         Raises:
             InputError: If there is no option of that name; the message has the nearest one.
         """
-        known = [f.name for f in fields(self)]
+        known = [f.name for f in fields(self) if f.init]
         for name in options:
             if name not in known:
                 raise InputError(f"unknown option {name!r}: {nearest(name, known)}")
@@ -101,18 +106,6 @@ class Settings:
         return replace(
             new, rounds=recipe.rounds if new.rounds is None else new.rounds, train=new.train or recipe.train
         )
-
-    @property
-    def T(self) -> int:
-        """Number of rounds, once it is known."""
-        assert self.rounds is not None
-        return self.rounds
-
-    @property
-    def local(self) -> Train:
-        """Options of local training, once they are known."""
-        assert self.train is not None
-        return self.train
 
 
 def takes_settings(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import logging
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -55,6 +55,7 @@ class Job:
     classes: int | None
     simulated: bool = False  # it shows its state and its losses, and takes its state back, so that a run can resume
     columns: str = ""  # digest of the names of a table's columns, which all nodes must have in common
+    tasks: dict[int, Task] = field(default_factory=dict)  # by seed: the network with its loss, made once
 
 
 def client(make_job: Callable[[Context], Job]) -> ClientApp:
@@ -116,7 +117,9 @@ class Node:
         self.t, self.rounds, self.seed = (int(str(ask[name])) for name in ("t", "rounds", "seed"))
         self.begin = bool(ask.get("begin", False))
         self.memory = Memory(context, str(ask["key"]))
-        self.task = Task(InitialWeights(job.model, self.seed).network(), job.classes)
+        if self.seed not in job.tasks:
+            job.tasks[self.seed] = Task(InitialWeights(job.model, self.seed).network(), job.classes)
+        self.task = job.tasks[self.seed]
         if job.simulated and "state" in self.content:
             self.memory.keep(-1, {}, to_tree(self.content, "state"))
 
