@@ -31,7 +31,7 @@ VALUES = {  # of every option, one that is not its default
     "wait": 1.0,
 }
 ON_FLOWER = {"rounds", "train", "seed", "fraction", "bayes", "eval_every", "secure", "minimum", "timeout", "wait"}
-OPTIONS = [f.name for f in dataclasses.fields(ff.Settings)]
+OPTIONS = [f.name for f in dataclasses.fields(ff.Settings) if f.init]
 PLAIN = {"data": "synthetic", "algorithms": ["fedavg"]}
 each_option = pytest.mark.parametrize("name", OPTIONS)
 
