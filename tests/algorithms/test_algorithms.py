@@ -70,8 +70,8 @@ class FixedLosses:
         return self._losses
 
     def sgd(self, w, pull=None, only=None):
-        kept = torch.ones(len(self._losses), dtype=torch.bool) if only is None else only
-        return {k: v + kept.float()[:, None] for k, v in w.items()}
+        trained = torch.ones(len(self._losses), dtype=torch.bool) if only is None else only
+        return {k: v + trained.float()[:, None] for k, v in w.items()}
 
 
 def test_focus_upload_and_aggregate_by_hand():

@@ -106,24 +106,24 @@ def test_gains_by_hand():
     # atom: (1 + 3)^2 / 3 - 9 / 2 + log(2 / 1);  k-th new: (1 + 1)^2 / 3 - 1 / 2 - 2 log k + 2 log(6 / 3)
     options = MatchOptions(np.array([0.5]), 2.0, gamma=6.0, it=0, limit=700)
     atoms = Atoms(np.array([[3.0]]), np.array([[2.0]]), np.array([2]))
-    found = matching.gains(np.array([[1.0], [1.0]]), np.array([1.0]), atoms, 3, options)
+    gains = matching.gains(np.array([[1.0], [1.0]]), np.array([1.0]), atoms, 3, options)
     log2 = math.log(2)
-    assert np.allclose(found, [[5 / 6 + log2, 5 / 6 + 2 * log2, 5 / 6]] * 2)
+    assert np.allclose(gains, [[5 / 6 + log2, 5 / 6 + 2 * log2, 5 / 6]] * 2)
 
 
 def test_gains_follow_the_formula_and_large_atoms_count_as_ten_neurons():
     rng = np.random.default_rng(0)
     v, s, mu0, p0, J = rng.normal(size=(4, 6)), rng.uniform(0.1, 1, 6), rng.normal(size=6), 0.7, 30
     S, P, m = rng.normal(size=(9, 6)), rng.uniform(1, 3, (9, 6)), np.array([1, 2, 3, 9, 10, 11, 20, 28, 29])
-    found = matching.gains(v, s, Atoms(S, P, m), J, MatchOptions(mu0, p0, 1.5, 0, 12))
-    assert found.shape == (4, 9 + 3)  # 12 - 9 new atoms
+    gains = matching.gains(v, s, Atoms(S, P, m), J, MatchOptions(mu0, p0, 1.5, 0, 12))
+    assert gains.shape == (4, 9 + 3)  # 12 - 9 new atoms
     for l, i in itertools.product(range(4), range(9)):
         gain = sum((s[d] * v[l, d] + S[i, d]) ** 2 / (s[d] + P[i, d]) - S[i, d] ** 2 / P[i, d] for d in range(6))
         capped = min(m[i], 10)
-        assert abs(found[l, i] - gain - math.log(capped / (J - capped))) < 1e-10
+        assert abs(gains[l, i] - gain - math.log(capped / (J - capped))) < 1e-10
     for l, k in itertools.product(range(4), range(1, 4)):
         gain = sum((s[d] * v[l, d] + mu0[d] * p0) ** 2 / (s[d] + p0) - mu0[d] ** 2 * p0 for d in range(6))
-        assert abs(found[l, 8 + k] - gain + 2 * math.log(k) - 2 * math.log(1.5 / J)) < 1e-10
+        assert abs(gains[l, 8 + k] - gain + 2 * math.log(k) - 2 * math.log(1.5 / J)) < 1e-10
 
 
 COUNTS = [[3.0, 1.0, 2.0], [1.0, 3.0, 1.0]]

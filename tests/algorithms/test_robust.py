@@ -40,31 +40,31 @@ def test_the_bound_is_twice_the_median_length_to_within_half_an_octave(lengths):
 
 def test_bounds_of_clusters_without_agents_and_of_those_not_in_use():
     lengths = torch.cat([Clip().histogram(torch.tensor([1.0]), torch.ones(1)), torch.zeros(1, Clip.BINS)])
-    found = Clip().next_bounds(torch.tensor([7.0, 3.0, 5.0]), lengths, torch.tensor([0, 1]))
-    assert torch.allclose(found, torch.tensor([2 * 2**0.5, 3.0, 3.0]))
+    bounds = Clip().next_bounds(torch.tensor([7.0, 3.0, 5.0]), lengths, torch.tensor([0, 1]))
+    assert torch.allclose(bounds, torch.tensor([2 * 2**0.5, 3.0, 3.0]))
 
 
 def test_the_largest_and_smallest_values_do_not_count():
     """Ten agents, the worst 3.5 at each end cut: the mean of 4 and 5 with weight 0.5 of 3 and 6."""
     values = torch.tensor([[float(v)] for v in (1000, 1, 2, 3, 4, 5, 6, 7, 8, -1000)])[:, None]  # [10, 1, 1]
-    found = Trim().trimmed_mean({"a": torch.zeros(1, 1)}, {"a": values}, torch.ones(10, 1))
-    assert float(found["a"]) == pytest.approx((0.5 * 3 + 4 + 5 + 0.5 * 6) / 3)
+    trimmed = Trim().trimmed_mean({"a": torch.zeros(1, 1)}, {"a": values}, torch.ones(10, 1))
+    assert float(trimmed["a"]) == pytest.approx((0.5 * 3 + 4 + 5 + 0.5 * 6) / 3)
 
 
 def test_the_trimmed_mean_of_no_agent_and_of_one_agent():
     w = {"a": torch.tensor([[7.0], [7.0]])}
     theta = {"a": torch.tensor([[[1.0], [1.0]], [[2.0], [2.0]]])}
-    found = Trim().trimmed_mean(w, theta, torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
-    assert found["a"].tolist() == [[1.0], [7.0]]
+    trimmed = Trim().trimmed_mean(w, theta, torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
+    assert trimmed["a"].tolist() == [[1.0], [7.0]]
 
 
 @settings(deadline=None)
 @given(st.lists(FLOATS, min_size=7, max_size=7), st.lists(FLOATS, min_size=3, max_size=3), st.integers(-9, 9))
 def test_three_of_ten_agents_cannot_move_the_mean_out_of_the_range_of_the_others(good, bad, power):
     values = torch.tensor(good + [v * 10.0**power for v in bad])
-    found = float(Trim().trimmed_mean({"a": torch.zeros(1)}, {"a": values[:, None]}, torch.ones(10, 1))["a"])
+    trimmed = float(Trim().trimmed_mean({"a": torch.zeros(1)}, {"a": values[:, None]}, torch.ones(10, 1))["a"])
     slack = 1e-4 * max(map(abs, good)) + 1e-6
-    assert min(good) - slack <= found <= max(good) + slack
+    assert min(good) - slack <= trimmed <= max(good) + slack
 
 
 @settings(deadline=None)
@@ -137,9 +137,9 @@ def test_an_update_that_is_not_finite_is_removed_and_counts_as_the_longest():
     assert length.tolist() == [torch.inf, 3.0]
     assert Clip().histogram(length, torch.ones(2))[0].argmax() == Clip.BINS - 1
     several = {k: torch.stack([v, w[k] + 1, w[k] + 1]) for k, v in theta.items()}
-    found = Trim().trimmed_mean(w, several, torch.ones(3, 2))
-    assert found["a"][0].tolist() == [2.0] and found["mean"][0].tolist() == [1.0]  # the mean of the two others
-    assert torch.isfinite(found["a"]).all() and torch.isfinite(found["mean"]).all()
+    trimmed = Trim().trimmed_mean(w, several, torch.ones(3, 2))
+    assert trimmed["a"][0].tolist() == [2.0] and trimmed["mean"][0].tolist() == [1.0]  # the mean of the two others
+    assert torch.isfinite(trimmed["a"]).all() and torch.isfinite(trimmed["mean"]).all()
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])

@@ -114,7 +114,7 @@ def test_auto_finds_as_many_clusters_as_there_are(turns):
     fed = ff.data.rotated_digits(turns=turns)
     pi, last = trained(ff.Focus(M="auto", init="split"), fed, 6)
     assert int(last.server["split"]["in_use"].sum()) == len(set(turns))
-    assert all(len(v) == len(set(turns)) for v in last.server["w"].values())  # no model that nobody uses
+    assert all(len(v) == len(set(turns)) for v in last.server["w"].values())  # no unused model
     assert adjusted_rand_index(pi.argmax(1), fed.clusters) == 1 or len(set(turns)) == 1
     assert torch.allclose(pi.sum(1), torch.ones(fed.E))
 

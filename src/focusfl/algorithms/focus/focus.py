@@ -24,7 +24,7 @@ from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, m
 
 @dataclass(frozen=True)
 class Focus(FocusOptions, Algorithm):
-    """EM clusters the agents: M models are trained, and each agent predicts with a mixture by its soft labels.
+    """EM clusters the agents: each has soft labels for M models and predicts with their mixture.
 
     Args:
         See `FocusOptions`.
