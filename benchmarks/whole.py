@@ -45,7 +45,7 @@ def main() -> None:
             k: setups[k].engine.labels(methods[k], last[k].server, last[k].states)
             for k in ("FOCUS", "no shortcuts")
         }
-        seconds = {k: r.seconds for k, r in last.items()}
+        seconds = {k: r.total_seconds for k, r in last.items()}
         acc = {k: 100 * float(s.acc.mean()) for k, s in scores.items() if s.acc is not None}
         print(f"init = {init}: FOCUS / FedAvg {seconds['FOCUS'] / seconds['FedAvg']:.2f},", end=" ")
         print(f"without shortcuts {seconds['no shortcuts'] / seconds['FedAvg']:.2f};", end=" ")

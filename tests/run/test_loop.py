@@ -145,4 +145,4 @@ def test_divergence_names_the_round_and_the_learning_rate():
 
 def test_seconds_are_the_sum_of_those_in_the_history(ragged, tmp_path):
     *_, last = run(setup(ragged, rounds=3), tmp_path)
-    assert last.seconds == pytest.approx(sum(row["seconds"] for row in history.read(tmp_path)), abs=1e-4)
+    assert last.total_seconds == pytest.approx(sum(row["seconds"] for row in history.read(tmp_path)), abs=1e-4)

@@ -258,7 +258,7 @@ def _progress(done: Round, T: int) -> str:
     said = "not evaluated" if scores is None else f"mean loss {scores.loss.nanmean():.4f}"
     if scores is not None and scores.acc is not None:
         said += f", accuracy {scores.acc.nanmean():.3f}"
-    return f"round {done.t} of {T}: {said}, {done.cohort} agents, {done.took:.1f} s"
+    return f"round {done.t} of {T}: {said}, {done.cohort} agents, {done.seconds:.1f} s"
 
 
 def _result(deployment: Deployment, engine: DeploymentEngine, last: Round) -> Row:
@@ -276,7 +276,7 @@ def _result(deployment: Deployment, engine: DeploymentEngine, last: Round) -> Ro
     seen = Scores(scores.loss[answered], None if scores.acc is None else scores.acc[answered])
     kind = BestLoss(best[answered], "agent" if measured else "none")
     pi = None if last.pi is None else last.pi[answered]
-    numbers = seen, kind, pi, last.seconds
+    numbers = seen, kind, pi, last.total_seconds
     row = row_of(deployment.algorithm, deployment.settings, deployment.name, engine.name, *numbers)
     row["agents"] = answered.nonzero().flatten().tolist()
     if deployment.out is not None and deployment.folder is not None:

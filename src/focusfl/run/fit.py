@@ -79,7 +79,7 @@ def train_and_judge(
     found = clusters_of(setup.algorithm, last.pi, setup.E)
     watch = bars.add(f"best loss seed {setup.settings.seed}", setup.settings.T, at_once=False)  # it may be cached
     best = surrogates.best(setup, found, lambda done: watch(done.t, done.loss), stop)
-    return Result(setup, last.server, last.states, last.scores, last.pi, best, last.seconds)
+    return Result(setup, last.server, last.states, last.scores, last.pi, best, last.total_seconds)
 
 
 def after_prerequisite(setup: Setup, bars: RunProgress, folder: Path | None = None, stop: Stop = never) -> Setup:

@@ -53,11 +53,11 @@ class Round:
     server: State
     states: State
     scores: Scores | None  # None: not evaluated after this round
-    pi: Tensor | None  # [E, M] labels, where it was evaluated and the method has them
-    seconds: float  # of training since round 1, without evaluation
-    took: float  # seconds of this round
-    cohort: int  # how many agents answered
-    loss: float | None  # the mean over the agents, where it was evaluated
+    pi: Tensor | None  # [E, M] labels, if it was evaluated and the method has labels
+    loss: float | None  # the mean over the agents, if it was evaluated
+    total_seconds: float  # of training since round 1, without evaluation
+    seconds: float  # of this round
+    cohort: int  # how many agents replied
 
 
 def never() -> bool:
@@ -85,69 +85,71 @@ def run(
         Diverged: If a number is no longer finite.
         Interrupted: If `stop()` was true.
     """
+    eval_every = setup.settings.eval_every if eval_every is None else eval_every
     try:
-        yield from _rounds(
-            setup, folder, resume, setup.settings.eval_every if eval_every is None else eval_every, stop
-        )
+        yield from _rounds(setup, folder, resume, eval_every, stop)
     finally:
         setup.engine.close()
 
 
 def _rounds(setup: Runnable, folder: Path | None, resume: bool, eval_every: int, stop: Stop) -> Iterator[Round]:
-    algorithm, engine, settings, T = setup.algorithm, setup.engine, setup.settings, setup.settings.T
+    settings, T = setup.settings, setup.settings.T
     server, states = setup.start()
     begun = 0
     if folder is not None and resume and (folder / checkpoint.NAME).exists():
-        begun, server, states = checkpoint.load(folder, setup.fingerprint, server, states, algorithm.max_models)
+        max_models = setup.algorithm.max_models
+        begun, server, states = checkpoint.load(folder, setup.fingerprint, server, states, max_models)
         server, states = (tree_map(lambda v: v.to(setup.device), tree) for tree in (server, states))
     history = History(folder, begun)
     for t in range(begun, T):
         clock = time.perf_counter()
-        cohort = plan.cohort(settings.seed, t, setup.E, settings.fraction, setup.presence.agents(t, setup.E))
-        newcomers = setup.presence.joining(t)
-        if len(newcomers):  # they begin with a first state as the server would give it now
-            put(states, torch.from_numpy(newcomers), setup.enrolled(server, len(newcomers)))
-            engine.agents_joined(newcomers)
-        with engine.threads():
-            replies = engine.round(algorithm, server, states, t, cohort)
-        who, dropped = torch.from_numpy(replies.cohort).to(setup.device), dict(replies.dropped)
-        server = algorithm.aggregate(server, replies.add, replies.each, who)
-        del replies  # the sums: the next round needs the memory
-        done, last, took = t + 1, t + 1 == T, time.perf_counter() - clock
-        _check_finite(done, {"server": server, "agents": states}, settings)
-        scores, pi = None, None
+        server, cohort, dropped = _one_round(setup, server, states, t)
+        done, last, seconds = t + 1, t + 1 == T, time.perf_counter() - clock
+        scores, pi, loss = None, None, None
         if eval_every and (last or done % eval_every == 0):
-            scores, pi = _evaluated(setup, server, states, done)
+            scores, pi, loss = _evaluate(setup, server, states, done)
             dropped |= {e: f"evaluation: {why}" for e, why in scores.dropped.items() if e not in dropped}
-        history.write(done, scores, pi, took, dropped)
+        history.write(done, scores, pi, seconds, dropped)
         stopping = stop() and not last
         if folder is not None and (last or stopping or done % settings.checkpoint_every == 0):
             checkpoint.save(folder, setup.fingerprint, done, server, states)
-        loss = None if scores is None else average(scores.loss)
-        yield Round(done, server, states, scores, pi, history.seconds, took, len(who), loss)
+        yield Round(done, server, states, scores, pi, loss, history.seconds, seconds, cohort)
         if stopping:
             raise Interrupted(f"stopped after round {done} of {T}")
     if begun == T:  # resumed, and there was nothing left to do
-        scores, pi = _evaluated(setup, server, states, begun) if eval_every else (None, None)
-        loss = None if scores is None else average(scores.loss)
-        yield Round(begun, server, states, scores, pi, history.seconds, 0.0, 0, loss)
+        scores, pi, loss = _evaluate(setup, server, states, T) if eval_every else (None, None, None)
+        yield Round(T, server, states, scores, pi, loss, history.seconds, 0.0, 0)
 
 
-def _evaluated(setup: Runnable, server: State, states: State, t: int) -> tuple[Scores, Tensor | None]:
-    """Every agent on its own test data, and the labels. Who has not joined yet or has left counts with what it
-    holds."""
+def _one_round(setup: Runnable, server: State, states: State, t: int) -> tuple[State, int, dict[int, str]]:
+    """The server's next state, how many agents replied, and why others did not; agents' states change in place."""
+    algorithm, engine, presence = setup.algorithm, setup.engine, setup.presence
+    present, newcomers = presence.agents(t, setup.E), presence.joining(t)
+    cohort = plan.cohort(setup.settings.seed, t, setup.E, setup.settings.fraction, present)
+    if len(newcomers):  # they start with what the server would give a new agent now
+        put(states, torch.from_numpy(newcomers), setup.enrolled(server, len(newcomers)))
+        engine.agents_joined(newcomers)
+    with engine.threads():
+        replies = engine.round(algorithm, server, states, t, cohort)
+    replied = torch.from_numpy(replies.cohort).to(setup.device)
+    server = algorithm.aggregate(server, replies.add, replies.each, replied)
+    for name, v in flatten({"server": server, "agents": states}).items():
+        if not torch.isfinite(v).all():
+            raise _diverged(t + 1, name, setup.settings)
+    return server, len(replied), dict(replies.dropped)
+
+
+def _evaluate(setup: Runnable, server: State, states: State, t: int) -> tuple[Scores, Tensor | None, float]:
+    """Scores of every agent on its own test data, labels, and the mean loss.
+
+    Agents that have not joined yet or have left are evaluated with the state they hold.
+    """
     with setup.engine.threads():
         scores = setup.engine.evaluate(setup.algorithm, server, states)
     for e in (~torch.isfinite(scores.loss)).nonzero().flatten().tolist():
         if e not in scores.dropped:
             raise _diverged(t, f"the loss of agent {e}", setup.settings)
-    return scores, setup.engine.labels(setup.algorithm, server, states)
-
-
-def _check_finite(t: int, state: State, settings: Settings) -> None:
-    bad = [k for k, v in flatten(state).items() if not torch.isfinite(v).all()]
-    if bad:
-        raise _diverged(t, bad[0], settings)
+    return scores, setup.engine.labels(setup.algorithm, server, states), average(scores.loss)
 
 
 def _diverged(t: int, what: str, settings: Settings) -> Diverged:
