@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from focusfl.core import Algorithm, State
+from focusfl.core import Algorithm, Predictor, State
 from focusfl.core.train import Train
 from focusfl.core.tree import take
 from focusfl.data.federation import Federation
 from focusfl.engines.plan import Ints
-from focusfl.models.task import Task
+from focusfl.models.task import Score, Task
 
 # Multiply-adds of a step up to which a second thread gains nothing (measured: 3e6 no, 2e7 yes).
 MAX_SINGLE_THREAD_WORK = 1e7
@@ -137,6 +137,21 @@ class Engine(ABC):
     def close(self) -> None:
         """Stop the engine's processes, if there are any, after a run. A later call starts them again."""
         return None
+
+
+@torch.no_grad()
+def score(algorithm: Algorithm, view: State, state: State, task: Task, h: Predictor, y: Tensor) -> Score:
+    """Judge one agent's predictions example by example: the evaluation of every engine and every node.
+
+    Args:
+        algorithm: The method.
+        view: What the agent receives of the server's state.
+        state: What the agent holds.
+        task: The network with its loss.
+        h: Predictions of models for the examples.
+        y: Labels of the examples.
+    """
+    return task.score(algorithm.predict(view, state, h), y)
 
 
 def step_work(task: Task, fed: Federation, train: Train) -> int:

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from focusfl.core import Algorithm, Data, Models, Predictor, SgdOptions, State, one_hot
+from focusfl.core import Data, Models, Predictor, SgdOptions, one_hot
 from focusfl.core.train import Train
 from focusfl.core.tree import take, tree_map
 from focusfl.engines import plan
 from focusfl.engines.optimiser import LocalOptimiser
-from focusfl.models.task import Score, Task, Weights
+from focusfl.models.task import Task, Weights
 
 EVAL_BATCH = 1000  # examples in one forward pass without gradients
 
@@ -148,20 +148,6 @@ def predictor(task: Task, x: Tensor) -> Predictor:
         return torch.stack([predictions.get(m, skipped) for m in range(M)])
 
     return h
-
-
-@torch.no_grad()
-def score(algorithm: Algorithm, view: State, state: State, task: Task, data: Data) -> Score:
-    """Score one agent's predictions on each of these examples.
-
-    Args:
-        algorithm: The method.
-        view: What the agent receives of the server's state.
-        state: The agent's state.
-        task: The network and its loss.
-        data: The examples.
-    """
-    return task.score(algorithm.predict(view, state, predictor(task, data.x)), data.y)
 
 
 def channels_last(task: Task, x: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ import torch
 from focusfl.core import Algorithm, State
 from focusfl.core.tree import RunningSum, put, take, tree_map
 from focusfl.engines import plan
-from focusfl.engines.base import Engine, Replies, Scores
-from focusfl.engines.one_agent import LocalAgent, score
+from focusfl.engines.base import Engine, Replies, Scores, score
+from focusfl.engines.one_agent import LocalAgent, predictor
 
 
 class Serial(Engine):
@@ -35,7 +35,7 @@ class Serial(Engine):
     def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
         scores = []
         for e in range(self.fed.E):
-            view = algorithm.downlink(server, torch.tensor(e))
-            scores.append(score(algorithm, view, take(states, e), self.task, self.fed.test(e)))
+            view, (x, y) = algorithm.downlink(server, torch.tensor(e)), self.fed.test(e)
+            scores.append(score(algorithm, view, take(states, e), self.task, predictor(self.task, x), y))
         loss, correct = (torch.cat(parts) for parts in zip(*scores, strict=True))
         return Scores.of_examples(loss, correct, self.fed.testing.offsets, self.task.classes)

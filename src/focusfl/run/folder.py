@@ -41,7 +41,11 @@ def from_folder(folder: Path) -> Section:
         thinned = None if run is None else cast(RoundHistory | None, history.thin(history.read(run)))
         rows.append(row | {"part": row.get("part", ""), "history": thinned})
     done = {(row["method"], row["seed"]) for row in rows}
-    experiment = Experiment.model_validate(settings)
+    try:
+        experiment = Experiment.model_validate(settings)
+    except ValueError as error:  # pydantic's, or our own
+        advice = "run the experiment again with --overwrite"
+        raise InputError(f"{folder / 'experiment.json'}: not an experiment of focusfl; {advice}") from error
     wanted = [(m, s) for m in experiment.methods if m not in left_out for s in experiment.seeds]
     missing = [f"{title(m)}, seed {s}" for m, s in wanted if (m, s) not in done]
     made = {key: value for key, value in settings.items() if value not in (None, {}, [])}

@@ -48,5 +48,5 @@ def add_row(out: Path, row: Row) -> None:
     every = [other for other in others if (other["method"], other["seed"]) != (row["method"], row["seed"])] + [row]
     write_rows(out, every)
     methods, seeds = list(dict.fromkeys(r["method"] for r in every)), list(dict.fromkeys(r["seed"] for r in every))
-    said = {"data": {"name": row["data"]}, "algorithms": methods, "seeds": seeds, "rounds": row["rounds"]}
-    files.write_json(out / "experiment.json", said)
+    experiment = {"data": {"name": row["data"]}, "algorithms": methods, "seeds": seeds, "rounds": row["rounds"]}
+    files.write_json(out / "experiment.json", experiment)

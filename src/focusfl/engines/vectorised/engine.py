@@ -19,7 +19,7 @@ from focusfl.core.train import Train
 from focusfl.core.tree import RunningSum, flatten, put, take, tree_map
 from focusfl.data.federation import Federation
 from focusfl.engines import plan
-from focusfl.engines.base import Engine, Replies, Scores
+from focusfl.engines.base import Engine, Replies, Scores, score
 from focusfl.engines.vectorised.batched import Losses, Predictions, Sgd, SgdRequest
 from focusfl.engines.vectorised.chunk import Chunk
 from focusfl.models.task import Task
@@ -70,7 +70,7 @@ class Vectorised(Engine):
                     out: Tensor = Predictions.apply(self.task, list(w), x, only, *w.values())  # type: ignore[no-untyped-call]
                     return out
 
-                return self.task.score(algorithm.predict(algorithm.downlink(server, e), state, h), y)
+                return score(algorithm, algorithm.downlink(server, e), state, self.task, h, y)
 
             x, y, mask = Chunk(self.fed.testing, agents).all_examples()
             index = torch.from_numpy(agents)

@@ -23,7 +23,8 @@ from focusfl.algorithms.local import Local
 from focusfl.core import Algorithm, Data, State, Upload
 from focusfl.core.tree import tree_map
 from focusfl.engines import Scores
-from focusfl.engines.one_agent import LocalAgent, score
+from focusfl.engines.base import score
+from focusfl.engines.one_agent import LocalAgent, predictor
 from focusfl.flower.protocol import secure_round
 from focusfl.flower.protocol.memory import Memory
 from focusfl.flower.protocol.roster import agreement
@@ -168,7 +169,8 @@ class Node:
         """Numbers alone: loss and accuracy on this node's test data, and its label where the method has one."""
         view, job = to_tree(self.content, "view"), self.job
         state = self._state(view)
-        found = score(job.algorithm, view, state, self.task, job.testing)
+        h = predictor(self.task, job.testing.x)
+        found = score(job.algorithm, view, state, self.task, h, job.testing.y)
         label = None if job.settings.secure else job.algorithm.label(view, state)
         reply = self._reply(found, label)
         if job.simulated:
@@ -181,7 +183,8 @@ class Node:
         state: State = alone.start(InitialWeights(self.job.model, self.seed), 1)
         for t in range(self.rounds):
             state, _ = alone.local({}, state, self._agent(t))
-        return self._reply(score(alone, {}, state, self.task, self.job.testing), None)
+        h = predictor(self.task, self.job.testing.x)
+        return self._reply(score(alone, {}, state, self.task, h, self.job.testing.y), None)
 
     def _agent(self, t: int) -> LocalAgent:
         train = self.job.settings.local
