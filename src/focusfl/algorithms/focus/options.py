@@ -57,12 +57,12 @@ class FocusOptions:
             raise InputError(f'focus.M = auto: M="auto" needs init="split"; {advice}')
         require_integer("focus.warmup", self.warmup, 1)
         require("focus.noise", self.noise, self.noise >= 0, "0 or more")
-        require("focus.prune", self.prune, 0 <= self.prune < 1 / self.clusters.M, "from 0 to below 1/M")
+        require("focus.prune", self.prune, 0 <= self.prune < 1 / self.starting.M, "from 0 to below 1/M")
         require_choice("focus.robust", self.robust, ("no", "clip", "trim"))
         require("focus.forget", self.forget, 0 < self.forget <= 1, "above 0 and at most 1")
 
     @cached_property
-    def clusters(self) -> Start:
+    def starting(self) -> Start:
         """Decides how the clusters start and which are in use."""
         if self.M == "auto":
             return AutoSplit(MAX_CLUSTERS, self.warmup)
@@ -83,4 +83,4 @@ class FocusOptions:
     @property
     def max_models(self) -> int | None:
         """The largest number of models in w if it changes during training, else None."""
-        return self.clusters.M if self.init == "split" else None
+        return self.starting.M if self.init == "split" else None
