@@ -11,7 +11,7 @@ from focusfl.algorithms.focus.averaging import Clip, Trim
 from focusfl.core import Data
 from focusfl.core.tree import RunningSum
 from focusfl.engines.one_agent import LocalAgent
-from focusfl.flower.protocol.secure_round import refuse_if_not_a_sum
+from focusfl.flower.protocol.secure_round import require_sums_only
 from focusfl.models.task import Task
 from focusfl.run.loop import run
 from focusfl.run.setup import Setup
@@ -164,10 +164,10 @@ def test_secure_sums_accept_clip_and_refuse_trim():
     for kind in ("clip", "trim"):
         setup = Setup.of(ff.Focus(M=2, init="tied", robust=kind), fed, 5)
         if kind == "clip":
-            refuse_if_not_a_sum(setup.algorithm, setup.start()[0], setup.task)
+            require_sums_only(setup.algorithm, setup.start()[0], setup.task)
         else:
             with pytest.raises(InputError):
-                refuse_if_not_a_sum(setup.algorithm, setup.start()[0], setup.task)
+                require_sums_only(setup.algorithm, setup.start()[0], setup.task)
 
 
 def test_robust_is_one_of_three():

@@ -13,7 +13,7 @@ import focusfl as ff
 from focusfl.algorithms.focus import grouping, split
 from focusfl.algorithms.focus.split import Split
 from focusfl.fairness.metrics import adjusted_rand_index
-from focusfl.flower.protocol.secure_round import refuse_if_not_a_sum
+from focusfl.flower.protocol.secure_round import require_sums_only
 from focusfl.run.loop import run
 from focusfl.run.setup import Setup
 from focusfl.util.errors import Diverged, InputError
@@ -238,7 +238,7 @@ def test_divergence_in_the_warm_up_is_reported(lr):
 def test_secure_sums_refuse_sketches():
     setup = Setup.of(ff.Focus(M=2, init="split"), ff.data.synthetic(E=4, n=50), 5)
     with pytest.raises(InputError, match="sketch"):
-        refuse_if_not_a_sum(setup.algorithm, setup.start()[0], setup.task)
+        require_sums_only(setup.algorithm, setup.start()[0], setup.task)
 
 
 @pytest.mark.slow

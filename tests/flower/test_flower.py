@@ -28,7 +28,7 @@ from helpers.flower_people import SIZES, TRAIN, model, people
 
 from focusfl.flower import Deployment, serve
 from focusfl.flower.deployment import DeploymentEngine
-from focusfl.flower.protocol.exchange import TooFew
+from focusfl.flower.protocol.exchange import TooFewReplies
 from focusfl.flower.protocol.node import Job, client, number
 from focusfl.flower.simulation import Simulation
 
@@ -126,7 +126,7 @@ def test_a_secure_run_is_the_plain_one_but_for_fixed_point() -> None:
         for t in range(2):
             replies = engine.round(algorithm, server, {}, t, np.arange(4))
             server = algorithm.aggregate(server, replies.add, replies.each, torch.from_numpy(replies.cohort))
-        with pytest.raises(TooFew):  # without masks such nodes do not reply
+        with pytest.raises(TooFewReplies):  # without masks such nodes do not reply
             engine.exchange.round(server, 2, np.arange(4))
         engine.evaluate(algorithm, server, {})
         labels = engine.labels(algorithm, server, {})

@@ -28,7 +28,7 @@ from flwr.clientapp import ClientApp
 from helpers.flower_people import TRAIN, model, people
 
 from focusfl.flower import Deployment, serve
-from focusfl.flower.protocol.exchange import TooFew
+from focusfl.flower.protocol.exchange import TooFewReplies
 from focusfl.flower.protocol.node import Job, client, number
 from focusfl.flower.simulation import Simulation
 
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_left_out_and_named(
 def test_too_few_answers_end_the_run_with_advice(clumsy_nodes: tuple[Simulation, ff.Federation]) -> None:
     simulation, _ = clumsy_nodes
     task = Deployment.of(ff.FedAvg(), model, 6, 3, rounds=1, train=TRAIN, timeout=3, minimum=3, wait=0, seed=1)
-    with pytest.raises(TooFew, match=r"[0-2] of 6 agents.*resume"):
+    with pytest.raises(TooFewReplies, match=r"[0-2] of 6 agents.*resume"):
         serve(simulation.grid, task, lambda _: None)
 
 
@@ -132,7 +132,7 @@ def test_a_node_of_another_run_is_turned_away(clumsy_nodes: tuple[Simulation, ff
     simulation, _ = clumsy_nodes
     said: list[str] = []
     task = Deployment.of(ff.FedAvg(), model, 6, 3, rounds=1, train=ff.Train(lr=0.1), timeout=20, wait=0)
-    with pytest.raises(TooFew):
+    with pytest.raises(TooFewReplies):
         serve(simulation.grid, task, said.append)
     assert any("is refused" in line and "FedAvg(" in line for line in said)
 

@@ -26,8 +26,8 @@ from flwr.app import Context, Error, Message, RecordDict
 from focusfl.flower import client_app, serve
 from focusfl.flower.apps.client import checked_pair
 from focusfl.flower.apps.configured import RunConfig, app
-from focusfl.flower.protocol.exchange import TooFew
-from focusfl.flower.protocol.roster import FIRST_REPLY
+from focusfl.flower.protocol.exchange import TooFewReplies
+from focusfl.flower.protocol.roster import FIRST_REPLY_TIMEOUT
 
 CONFIG: dict[str, Any] = {"algorithm": "fedavg", "rounds": 1, "model": "mlp:2,2", "classes": 2, "wait": 0.0}
 ROWS = [(0.1, 3.0, 1), (0.2, 2.0, 0), (0.3, 1.0, 1), (0.4, 5.0, 0), (0.5, 4.0, 1)]  # age, pressure, label
@@ -131,7 +131,7 @@ def test_whole_numbers_are_amounts_in_regression_alone(tmp_path: Path) -> None:
 
 def test_classes_forgotten_are_not_taken_for_regression(tmp_path: Path) -> None:
     hall = Machines({"classes": 0}, *(table(tmp_path / f"{e}.csv") for e in range(2)))
-    with pytest.raises(TooFew):
+    with pytest.raises(TooFewReplies):
         hall.serve()
     assert any("regression needs 1 output" in line for line in hall.said)
 
@@ -157,7 +157,7 @@ def test_what_an_apps_own_loader_raises_stays_at_the_node(caplog: pytest.LogCapt
 
     hall = Machines({}, Path(), Path())
     hall.app = client_app(ff.FedAvg(), ff.models.mlp(2, 2), load, classes=2)
-    with pytest.raises(TooFew):
+    with pytest.raises(TooFewReplies):
         hall.serve()
     assert not any("Jane" in line for line in hall.said) and "Jane Doe" in caplog.text
 
@@ -166,7 +166,7 @@ def test_a_network_with_too_few_outputs_is_told_without_a_label(tmp_path: Path) 
     """torch says which label was out of bounds."""
     rows = [(p, q, 7 * y) for p, q, y in ROWS]
     hall = Machines({"classes": 8}, *(table(tmp_path / f"{e}.csv", rows=rows) for e in range(2)))
-    with pytest.raises(TooFew):
+    with pytest.raises(TooFewReplies):
         hall.serve()
     assert any("the labels need 8 outputs each" in line for line in hall.said)
     assert not any("index 7" in line for line in hall.said)
@@ -176,6 +176,6 @@ def test_a_network_with_too_few_outputs_is_told_without_a_label(tmp_path: Path) 
 def test_a_node_has_the_runs_time_to_load_its_data(tmp_path: Path, wait: float) -> None:
     hall = Machines({"timeout": 7.0, "wait": wait, "rounds": 3}, *(table(tmp_path / f"{e}.csv") for e in range(2)))
     assert hall.serve() == [0, 1]
-    assert hall.timeouts["query.enroll"] == max(FIRST_REPLY, wait)
+    assert hall.timeouts["query.enroll"] == max(FIRST_REPLY_TIMEOUT, wait)
     assert hall.timeouts["query.best"] == 3 * 7.0
     assert any("waiting up to 21 s" in line for line in hall.said)

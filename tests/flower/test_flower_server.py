@@ -34,7 +34,7 @@ from flwr.app import Array, Context, Error, Message, RecordDict
 from helpers.flower_people import SIZES, TRAIN, model, people
 
 from focusfl.flower import Deployment, serve
-from focusfl.flower.protocol.exchange import TooFew
+from focusfl.flower.protocol.exchange import TooFewReplies
 from focusfl.flower.protocol.memory import Memory
 from focusfl.flower.protocol.node import Job, client, number
 from focusfl.flower.protocol.wire import Refused, checked, to_arrays, to_tree
@@ -395,5 +395,5 @@ def test_runs_that_cannot_be_are_refused(change: dict[str, Any], message: str) -
 def test_nobody_left_at_the_end_says_so() -> None:
     hall = Hall(ff.FedAvg())
     hall.lost = lambda call: call[0] == "query.best"
-    with pytest.raises(TooFew, match="no agent"):
+    with pytest.raises(TooFewReplies, match="no agent"):
         go(hall, ff.FedAvg(), rounds=1, bayes="agent")

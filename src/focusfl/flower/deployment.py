@@ -25,9 +25,9 @@ from focusfl.core import Algorithm, State
 from focusfl.core.train import Train
 from focusfl.engines import Engine, Replies, Scores, plan
 from focusfl.engines.plan import Ints
-from focusfl.flower.protocol.exchange import Exchange, TooFew
+from focusfl.flower.protocol.exchange import Exchange, TooFewReplies
 from focusfl.flower.protocol.roster import Roster
-from focusfl.flower.protocol.secure_round import refuse_if_not_a_sum, secure_round
+from focusfl.flower.protocol.secure_round import require_sums_only, secure_round
 from focusfl.models.task import InitialWeights, Task
 from focusfl.report.rows import Row
 from focusfl.run import checkpoint, identity, results
@@ -157,10 +157,10 @@ class DeploymentEngine(Engine):
                 if settings.secure:
                     return secure_round(self.exchange, server, t, cohort)
                 return self.exchange.round(server, t, cohort)
-            except TooFew as why:
+            except TooFewReplies as why:
                 if not left:
                     advice = "Earlier rounds are saved: start the nodes and run again with resume"
-                    raise TooFew(f"{why}. {advice}") from why
+                    raise TooFewReplies(f"{why}. {advice}") from why
                 self.log(f"{why}; waiting for nodes, then trying again")
                 wait = settings.wait
         raise AssertionError
@@ -220,12 +220,12 @@ def serve(grid: Grid, deployment: Deployment, log: Log = LOGGER.warning) -> Row:
         The row of results.json.
 
     Raises:
-        TooFew: If too few agents reply, several times.
+        TooFewReplies: If too few agents reply, several times.
         Diverged: If a number is no longer finite.
     """
     if deployment.settings.secure:
         server = deployment.algorithm.start(deployment.networks, deployment.agents)
-        refuse_if_not_a_sum(deployment.algorithm, server, Task(deployment.networks.network(), deployment.classes))
+        require_sums_only(deployment.algorithm, server, Task(deployment.networks.network(), deployment.classes))
     key = _claim(deployment)
     engine = DeploymentEngine(deployment, grid, key, log)
     for last in run(DeployedRun(deployment, engine, key), deployment.folder, deployment.resume):
@@ -258,7 +258,7 @@ def _progress(done: Round, T: int) -> str:
     said = "not evaluated" if scores is None else f"mean loss {scores.loss.nanmean():.4f}"
     if scores is not None and scores.acc is not None:
         said += f", accuracy {scores.acc.nanmean():.3f}"
-    return f"round {done.t} of {T}: {said}, {done.cohort} agents, {done.seconds:.1f} s"
+    return f"round {done.t} of {T}: {said}, {done.replied} agents, {done.seconds:.1f} s"
 
 
 def _result(deployment: Deployment, engine: DeploymentEngine, last: Round) -> Row:
@@ -269,7 +269,7 @@ def _result(deployment: Deployment, engine: DeploymentEngine, last: Round) -> Ro
     answered = torch.isfinite(scores.loss) & torch.isfinite(best)
     if not answered.any():
         advice = "The rounds are saved: start the nodes and run again with resume"
-        raise TooFew(f"no agent sent its last scores. {advice}")
+        raise TooFewReplies(f"no agent sent its last scores. {advice}")
     if not answered.all():
         absent = (~answered).nonzero().flatten().tolist()
         engine.log(f"agents {absent} did not send their last scores: they are not in the result")

@@ -57,7 +57,7 @@ class Round:
     loss: float | None  # the mean over the agents, if it was evaluated
     total_seconds: float  # of training since round 1, without evaluation
     seconds: float  # of this round
-    cohort: int  # how many agents replied
+    replied: int  # how many agents
 
 
 def never() -> bool:
@@ -72,14 +72,14 @@ def run(
     eval_every: int | None = None,
     stop: Stop = never,
 ) -> Iterator[Round]:
-    """Train; yields after every round.
+    """Train, and yield after every round.
 
     Args:
         setup: The run.
         folder: Where history.jsonl and checkpoints go; None: nothing is written.
         resume: Continue from the checkpoint in the folder, if there is one.
-        eval_every: Instead of the settings': every so many rounds and after the last; 0: never.
-        stop: When this turns true the round is finished, a checkpoint is written and Interrupted is raised.
+        eval_every: Overrides `settings.eval_every`; the last round is evaluated too. 0 never evaluates.
+        stop: Asked after each round. If it returns True, a checkpoint is written and Interrupted is raised.
 
     Raises:
         Diverged: If a number is no longer finite.
@@ -95,16 +95,16 @@ def run(
 def _rounds(setup: Runnable, folder: Path | None, resume: bool, eval_every: int, stop: Stop) -> Iterator[Round]:
     settings, T = setup.settings, setup.settings.T
     server, states = setup.start()
-    begun = 0
+    rounds_done = 0
     if folder is not None and resume and (folder / checkpoint.NAME).exists():
         max_models = setup.algorithm.max_models
-        begun, server, states = checkpoint.load(folder, setup.fingerprint, server, states, max_models)
+        rounds_done, server, states = checkpoint.load(folder, setup.fingerprint, server, states, max_models)
         server, states = (tree_map(lambda v: v.to(setup.device), tree) for tree in (server, states))
-    history = History(folder, begun)
-    for t in range(begun, T):
-        clock = time.perf_counter()
-        server, cohort, dropped = _one_round(setup, server, states, t)
-        done, last, seconds = t + 1, t + 1 == T, time.perf_counter() - clock
+    history = History(folder, rounds_done)
+    for t in range(rounds_done, T):
+        started = time.perf_counter()
+        server, replied, dropped = _one_round(setup, server, states, t)
+        done, last, seconds = t + 1, t + 1 == T, time.perf_counter() - started
         scores, pi, loss = None, None, None
         if eval_every and (last or done % eval_every == 0):
             scores, pi, loss = _evaluate(setup, server, states, done)
@@ -113,10 +113,10 @@ def _rounds(setup: Runnable, folder: Path | None, resume: bool, eval_every: int,
         stopping = stop() and not last
         if folder is not None and (last or stopping or done % settings.checkpoint_every == 0):
             checkpoint.save(folder, setup.fingerprint, done, server, states)
-        yield Round(done, server, states, scores, pi, loss, history.seconds, seconds, cohort)
+        yield Round(done, server, states, scores, pi, loss, history.seconds, seconds, replied)
         if stopping:
             raise Interrupted(f"stopped after round {done} of {T}")
-    if begun == T:  # resumed, and there was nothing left to do
+    if rounds_done == T:  # resumed, and there was nothing left to do
         scores, pi, loss = _evaluate(setup, server, states, T) if eval_every else (None, None, None)
         yield Round(T, server, states, scores, pi, loss, history.seconds, 0.0, 0)
 
@@ -135,7 +135,7 @@ def _one_round(setup: Runnable, server: State, states: State, t: int) -> tuple[S
     server = algorithm.aggregate(server, replies.add, replies.each, replied)
     for name, v in flatten({"server": server, "agents": states}).items():
         if not torch.isfinite(v).all():
-            raise _diverged(t + 1, name, setup.settings)
+            raise _divergence(t + 1, name, setup.settings)
     return server, len(replied), dict(replies.dropped)
 
 
@@ -148,10 +148,11 @@ def _evaluate(setup: Runnable, server: State, states: State, t: int) -> tuple[Sc
         scores = setup.engine.evaluate(setup.algorithm, server, states)
     for e in (~torch.isfinite(scores.loss)).nonzero().flatten().tolist():
         if e not in scores.dropped:
-            raise _diverged(t, f"the loss of agent {e}", setup.settings)
-    return scores, setup.engine.labels(setup.algorithm, server, states), average(scores.loss)
+            raise _divergence(t, f"the loss of agent {e}", setup.settings)
+    loss = average(scores.loss[torch.isfinite(scores.loss)])  # of the agents that sent theirs
+    return scores, setup.engine.labels(setup.algorithm, server, states), loss
 
 
-def _diverged(t: int, what: str, settings: Settings) -> Diverged:
+def _divergence(t: int, what: str, settings: Settings) -> Diverged:
     advice = f"try a smaller learning rate than train.lr = {settings.local.lr}"
     return Diverged(f"training diverged in round {t} ({what} is not finite): {advice}")

@@ -19,11 +19,11 @@ from focusfl.flower.protocol.roster import Roster, one_line
 from focusfl.flower.protocol.wire import Refused, checked, to_arrays
 from focusfl.models.task import Task
 
-# of a score: differences, squares and sums of such are still finite in float32
+# of a score: differences and squares of such numbers are still finite in float32
 LARGEST_SCORE = torch.finfo(torch.float32).max ** 0.5
 
 
-class TooFew(RuntimeError):
+class TooFewReplies(RuntimeError):
     """Fewer agents replied than the run asks for."""
 
 
@@ -39,16 +39,17 @@ class Exchange:
     def round(self, server: State, t: int, cohort: Ints, states: State | None = None) -> Replies:
         """`local` at each agent of the cohort; the uploads that fit are summed in the order of the agents.
 
-        Of an upload that does not fit, nothing is used. New states, where nodes show them, are put into `states`.
+        An upload that does not fit is ignored as a whole. New states, where nodes show them, are put into `states`.
         """
         settings = self.roster.settings
-        like_state, like = expected(self.roster.algorithm, server, self.task, settings.local.lr_at(t, settings.T))
+        lr = settings.local.lr_at(t, settings.T)
+        state_template, template = expected(self.roster.algorithm, server, self.task, lr)
         contents, dropped = self.send(self.messages("train", server, t, cohort), cohort, settings.timeout)
         total, rows, answered = RunningSum(), [], []
         for e, content in sorted(contents.items()):
             try:
-                add, each = checked(content, "add", like.add), checked(content, "each", like.each)
-                state = None if states is None else checked(content, "state", like_state)
+                add, each = checked(content, "add", template.add), checked(content, "each", template.each)
+                state = None if states is None else checked(content, "state", state_template)
             except Refused as why:
                 dropped[e] = one_line(str(why))
                 continue
@@ -60,7 +61,7 @@ class Exchange:
         self.log(f"round {t + 1}: left out", dropped)
         if len(answered) < settings.minimum:
             missing = f"{len(answered)} of {len(cohort)} agents replied, at least {settings.minimum} must"
-            raise TooFew(f"round {t + 1}: {missing}")
+            raise TooFewReplies(f"round {t + 1}: {missing}")
         return Replies(total.result(), tree_map(lambda *vs: torch.stack(vs), *rows), np.array(answered), dropped)
 
     def evaluate(self, server: State, t: int) -> tuple[Scores, Tensor | None]:
@@ -98,7 +99,7 @@ class Exchange:
         for message in messages.values():
             message.metadata.ttl = timeout + 60
         now = f"{len(messages)} agents now train alone, {roster.settings.T} rounds each, for their best loss"
-        roster.log(f"{now}: waiting up to {timeout:g} s for the last (best = none skips this)")
+        roster.log(f"{now}: waiting up to {timeout:g} s for the last (bayes = none skips this)")
         best, everyone = torch.full((roster.E,), torch.nan), np.arange(roster.E)
         contents, dropped = self.send(messages, everyone, timeout)
         for e, content in contents.items():
@@ -111,7 +112,7 @@ class Exchange:
 
     def messages(self, kind: str, server: State, t: int, agents: Ints) -> dict[int, Message]:
         """A message to each of these agents that is there, with its view of the server's state."""
-        # The server's own tensors become arrays once, for all messages. By id, as they live as long as `server`.
+        # The server's own tensors are serialised once, for all messages; ids identify them while `server` lives.
         arrays: dict[int, Array | None] = dict.fromkeys(map(id, flatten(server).values()))
         messages = {}
         for e in (e for e in agents.tolist() if e in self.roster.nodes):
@@ -138,7 +139,7 @@ class Exchange:
             if isinstance(reply, str):
                 dropped[e] = reply
             elif "lost" in reply.config_records:
-                dropped[e] = "it has lost its state and is enrolled again"
+                dropped[e] = "it has lost its state and will be enrolled again"
                 self.roster.nodes.pop(e, None)
             else:
                 contents[e] = reply
@@ -150,7 +151,7 @@ class Exchange:
 
 
 def _number(value: object) -> float:
-    if not isinstance(value, int | float) or not abs(value) <= LARGEST_SCORE:  # a NaN is not
+    if not isinstance(value, int | float) or not abs(value) <= LARGEST_SCORE:  # NaN fails this comparison
         raise Refused(f"its score is {str(value)[:40]!r}, not a finite number up to {LARGEST_SCORE:.0e}")
     return float(value)
 

@@ -1,4 +1,4 @@
-"""What an upload of this round must look like: `local` played through by an agent without data."""
+"""What an upload of this round must look like: a dry run of `local` by an agent without data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from focusfl.models.task import Task
 
 
 class EmptyAgent:
-    """core.Agent with one example that costs nothing; training leaves the models as they are."""
+    """core.Agent with one example whose loss is 0; training leaves the models as they are."""
 
     def __init__(self, task: Task, lr: float) -> None:
         self.classes, self.lr = task.classes, lr

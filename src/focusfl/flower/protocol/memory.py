@@ -55,12 +55,12 @@ class Memory:
         return to_tree(self.records, BEFORE if last == t else AFTER)
 
     def keep(self, t: int, before: State, after: State) -> None:
-        """After round t."""
+        """Remember the states before and after round t."""
         self.records[BEFORE], self.records[AFTER] = to_arrays(before), to_arrays(after)
         self.records[MARK] = ConfigRecord({"key": self.key, "t": t})
         if self.path is not None:
             flat = flatten({"before": before, "after": after})
-            # copies: a round may keep some as they are, and shared memory cannot be written
+            # copies: before and after may share storage, which safetensors refuses
             tensors = {k: v.detach().clone().contiguous() for k, v in flat.items()}
             header = {"focusfl": json.dumps({"t": t})}
             files.make_folder(self.path.parent)

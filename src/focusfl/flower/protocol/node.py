@@ -27,7 +27,7 @@ from focusfl.engines.base import score
 from focusfl.engines.one_agent import LocalAgent, predictor
 from focusfl.flower.protocol import secure_round
 from focusfl.flower.protocol.memory import Memory
-from focusfl.flower.protocol.roster import agreement
+from focusfl.flower.protocol.roster import run_signature
 from focusfl.flower.protocol.wire import Refused, to_arrays, to_tree
 from focusfl.models.task import InitialWeights, Score, Task
 from focusfl.run.settings import Settings
@@ -110,7 +110,7 @@ def _quietly(make_job: Callable[[Context], Job], context: Context) -> Job:
 
 
 class Node:
-    """One message at one node."""
+    """A node that handles one message."""
 
     def __init__(self, job: Job, message: Message, context: Context) -> None:
         self.job, self.content, self.e = job, message.content, number(context)
@@ -127,12 +127,12 @@ class Node:
     def enroll(self) -> RecordDict:
         """Take the first state, unless this run is remembered here; say which agent this is."""
         job = self.job
-        self.task.check(job.training.x)  # else training fails on a label, and torch's message says which
+        self.task.check(job.training.x)  # torch's own error, which Flower sends to the server, would quote a label
         starts_over = self.begin or self.memory.recall(self.t) is None
         if starts_over:
             self.memory.keep(self.t - 1, {}, to_tree(self.content, "state"))
         hello: dict[str, Any] = {"agent": self.e, "n": len(job.training.y), "columns": job.columns}
-        hello |= {"job": agreement(job.algorithm, job.settings), "anew": starts_over}
+        hello |= {"job": run_signature(job.algorithm, job.settings), "anew": starts_over}
         return RecordDict({"hello": ConfigRecord(hello | {"classes": -1 if job.classes is None else job.classes})})
 
     def train(self) -> RecordDict:
@@ -154,7 +154,7 @@ class Node:
         return secure_round.reply(stage, self.e, self.content, context, None if upload is None else upload.add)
 
     def _local(self) -> tuple[State, Upload]:
-        """Eqs. 4-5, 8."""
+        """Run `local` for this round and remember the new state."""
         last = self.memory.t
         if last is not None and last > self.t:
             raise Refused(f"this node has done round {last + 1} and does not go back to {self.t + 1}")
@@ -192,7 +192,7 @@ class Node:
         return LocalAgent(self.task, self.job.training, train, lr, self.seed, t, self.e)
 
     def _state(self, view: State) -> State:
-        """What it remembers. After a restart: a first state; FOCUS labels it from its own data at once."""
+        """What it remembers; after a restart, a first state."""
         known = self.memory.recall(self.t)
         if known is not None:
             return known
@@ -204,7 +204,7 @@ class Node:
     def _reply(self, found: Score, label: torch.Tensor | None) -> RecordDict:
         n = len(found.loss)
         means = Scores.of_examples(*found, torch.tensor([0, n]), self.job.classes)
-        record: dict[str, Any] = {"loss": float(means.loss), "n": n}
+        record: dict[str, Any] = {"loss": float(means.loss)}
         if means.acc is not None:
             record["acc"] = float(means.acc)
         if label is not None:

@@ -16,14 +16,14 @@ from focusfl.flower.protocol.wire import Refused, to_arrays
 from focusfl.run.settings import Settings
 
 LOGGER = logging.getLogger("focusfl")
-FIRST_REPLY = 120.0  # seconds at least for a node's first reply: it loads its libraries and data
+FIRST_REPLY_TIMEOUT = 120.0  # seconds at least for a node's first reply: it loads its libraries and data
 
 
 class NotYet(Refused):
     """The node cannot take part now, but the cause may pass."""
 
 
-def agreement(algorithm: Algorithm, settings: Settings) -> str:
+def run_signature(algorithm: Algorithm, settings: Settings) -> str:
     """What server and node must have in common; the server compares."""
     return f"{algorithm!r} {settings.train!r}" + " secure" * settings.secure
 
@@ -52,7 +52,7 @@ class Roster:
             self.refused = {node: why for node, why in self.refused.items() if node in here}
             new = here - set(self.nodes.values()) - set(self.refused)
             if new:
-                self._enroll(new, t, first_state, begin, max(FIRST_REPLY, wait))
+                self._enroll(new, t, first_state, begin, max(FIRST_REPLY_TIMEOUT, wait))
             if len(self.nodes) >= self.E or time.monotonic() > until:
                 return
             time.sleep(0.5)
@@ -82,7 +82,7 @@ class Roster:
             raise Refused(f"it says it is agent {e!r}; this run has agents 0 to {self.E - 1}")
         if e in self.nodes:
             raise NotYet(f"it says it is agent {e}, which node {self.nodes[e]} is already")
-        wanted = agreement(self.algorithm, self.settings)
+        wanted = run_signature(self.algorithm, self.settings)
         if job != wanted:
             raise Refused(f"it would run {job!r}; this run is {wanted!r}")
         classes = -1 if self.classes is None else self.classes
@@ -91,7 +91,7 @@ class Roster:
         columns = hello.get("columns")  # a digest: the names themselves do not travel
         first, expected = self.columns or (e, columns)
         if not isinstance(columns, str) or columns != expected:
-            wish = "all nodes must have tables with the same column names, or none a table"
+            wish = "all nodes must have tables with the same column names, or none may have one"
             raise Refused(f"its columns differ from those of agent {first}: {wish}")
         self.columns = first, columns
         if hello.get("anew") is True and t > 0:
@@ -101,15 +101,15 @@ class Roster:
     def message(
         self, kind: str, node: int, t: int, records: dict[str, Any] | None = None, begin: bool = False
     ) -> Message:
-        """A message, with what every one says: which run, which round."""
+        """A message, with the fields that all have: which run, which round."""
         ask: dict[str, Any] = {"key": self.key, "t": t, "rounds": self.settings.T, "seed": self.settings.seed}
         content = RecordDict({**(records or {}), "ask": ConfigRecord(ask | {"begin": begin})})
-        return Message(content, node, kind, ttl=max(self.settings.timeout, FIRST_REPLY) + 60)
+        return Message(content, node, kind, ttl=max(self.settings.timeout, FIRST_REPLY_TIMEOUT) + 60)
 
     def send(self, messages: dict[int, Message], timeout: float) -> dict[int, RecordDict | str]:
         """Each one's reply, or why there is none.
 
-        A reply is known by the message it answers: Flower itself may reply for a node that has gone.
+        A reply is matched by the message it answers: Flower itself may reply for a node that has gone.
         """
         replies: Iterable[Message] = []
         if messages:

@@ -15,10 +15,10 @@ from focusfl.core import Algorithm, State
 from focusfl.core.tree import flatten, unflatten
 from focusfl.engines import Replies
 from focusfl.engines.plan import Ints
-from focusfl.flower.protocol.exchange import Exchange, TooFew
+from focusfl.flower.protocol.exchange import Exchange, TooFewReplies
 from focusfl.flower.protocol.expected import expected
 from focusfl.flower.protocol.roster import one_line
-from focusfl.flower.protocol.wire import Refused, numbers
+from focusfl.flower.protocol.wire import Refused, checked_array
 from focusfl.flower.secure_sums import node
 from focusfl.flower.secure_sums.messages import Record, SecureSumFailed
 from focusfl.flower.secure_sums.server import SecureSum
@@ -26,12 +26,11 @@ from focusfl.models.task import Task
 from focusfl.util.errors import InputError
 
 SECRET = "focusfl.secret"
-SMALLEST = (
-    2.0**-20
-)  # smaller sums are taken for 0: with fixed-point noise, a cluster that nobody holds must be empty
+# Smaller sums of single numbers are taken for 0: despite fixed-point noise, a cluster that nobody holds is empty.
+ZERO_BELOW = 2.0**-20
 
 
-def refuse_if_not_a_sum(algorithm: Algorithm, server: State, task: Task) -> None:
+def require_sums_only(algorithm: Algorithm, server: State, task: Task) -> None:
     """Refuse a method that shows the server something of each agent; `server` is its state before the first
     round."""
     _, like = expected(algorithm, server, task, 1.0)  # any learning rate but 0: q-FFL divides by it
@@ -85,11 +84,13 @@ def secure_round(exchange: Exchange, server: State, t: int, cohort: Ints) -> Rep
         stage("reveal", sums.answered, lambda _: ask, lambda e, r: sums.receive_unmasking(e, _record(r)))
         found = sums.result()
     except SecureSumFailed as why:
-        raise TooFew(f"round {t + 1}: {why}") from why
+        raise TooFewReplies(f"round {t + 1}: {why}") from why
     finally:
         left_out = {e: why for e, why in sorted(dropped.items()) if e not in sums.answered}
         exchange.log(f"round {t + 1}: left out", left_out)
-    add = {k: torch.from_numpy(v if v.ndim > 1 else np.where(np.abs(v) < SMALLEST, 0, v)) for k, v in found.items()}
+    add = {
+        k: torch.from_numpy(v if v.ndim > 1 else np.where(np.abs(v) < ZERO_BELOW, 0, v)) for k, v in found.items()
+    }
     exact = {k: v.to(wanted[k].dtype) for k, v in add.items()}
     return Replies(unflatten(exact), {}, np.array(sorted(sums.answered)), left_out)
 
@@ -126,4 +127,4 @@ def _arrays(content: RecordDict, wanted: dict[str, Tensor]) -> dict[str, Any]:
     record = content.array_records.get("masked", ArrayRecord())
     if set(record) != set(wanted):
         raise InputError("its masked upload has other tensors than this round's")
-    return {k: numbers(k, record[k], tuple(v.shape), "uint64") for k, v in wanted.items()}
+    return {k: checked_array(k, record[k], tuple(v.shape), "uint64") for k, v in wanted.items()}

@@ -38,13 +38,13 @@ def checked(content: RecordDict, name: str, like: Tree) -> Tree:
         Refused: If it is anything else.
     """
     record = content.array_records.get(name, ArrayRecord())
-    wanted = flatten(like)  # branches without leaves do not travel: they are there as in `like`
+    wanted = flatten(like)  # empty sub-trees are not sent; they are taken from `like`
     if set(record) != set(wanted):
         odd = sorted(set(record) ^ set(wanted))[0]
         raise Refused(f"{name}: {'unexpected' if odd in record else 'missing'} tensor {odd!r}")
     tensors: list[Tensor] = []
     for k, v in wanted.items():
-        values = numbers(f"{name}/{k}", record[k], tuple(v.shape), str(v.numpy().dtype))
+        values = checked_array(f"{name}/{k}", record[k], tuple(v.shape), str(v.numpy().dtype))
         tensors.append(torch.from_numpy(values.copy()))
         if tensors[-1].is_floating_point() and not torch.isfinite(tensors[-1]).all():
             raise Refused(f"{name}/{k}: NaN or infinite")
@@ -52,7 +52,7 @@ def checked(content: RecordDict, name: str, like: Tree) -> Tree:
     return tree_map(lambda _: next(each), like)  # in the order of `flatten`
 
 
-def numbers(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+def checked_array(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     """A peer's array, if it is of that shape and type; what it says of itself may lie."""
     wanted = f"expected {list(shape)} {dtype}"
     if (tuple(array.shape), array.dtype) != (shape, dtype):
