@@ -8,7 +8,6 @@ CELLS/surrogates/        best losses, shared by the cells
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import torch
 from focusfl.core import Algorithm
 from focusfl.data import DATA
 from focusfl.report.rows import RoundHistory, Row
-from focusfl.run import history, results
+from focusfl.run import history, identity, results
 from focusfl.run.best_loss import Surrogates
 from focusfl.run.experiment import Experiment
 from focusfl.run.fit import train_and_judge
@@ -81,7 +80,7 @@ class Cell:
     def key(self) -> str:
         """Identifies the cell: a hash of its `spec`."""
         text = json.dumps(self.spec, sort_keys=True, default=list)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return identity.text_digest(text)[:16]
 
     @cached_property
     def in_bf16(self) -> Cell:
