@@ -1,4 +1,4 @@
-"""The server's side of a round: send, check every reply, sum. Over any of Flower's grids."""
+"""The server's side of a round, over any of Flower's grids: send messages, check every reply, sum the uploads."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from focusfl.flower.protocol.roster import Roster, one_line
 from focusfl.flower.protocol.wire import Refused, checked, to_arrays
 from focusfl.models.task import Task
 
-# of a score: differences, squares and sums of such are still finite in float32
+# differences, squares and sums of scores up to this are finite in float32
 LARGEST_SCORE = torch.finfo(torch.float32).max ** 0.5
 
 
 class TooFew(RuntimeError):
-    """Fewer agents replied than the run asks for."""
+    """Fewer agents replied than the run requires."""
 
 
 @dataclass
@@ -33,13 +33,14 @@ class Exchange:
 
     roster: Roster
     task: Task
-    simulated: bool = False  # the nodes are in a simulation and show the loss of each test example
-    restore: tuple[set[int], State] = field(default_factory=lambda: (set(), {}))  # whom to give which states back
+    simulated: bool = False  # the nodes are simulated and send the loss of each test example
+    # the agents to which the next message restores their state, and the states of all agents
+    restore: tuple[set[int], State] = field(default_factory=lambda: (set(), {}))
 
     def round(self, server: State, t: int, cohort: Ints, states: State | None = None) -> Replies:
-        """`local` at each agent of the cohort; the uploads that fit are summed in the order of the agents.
+        """Run `local` at each agent of the cohort, and sum the valid uploads in the order of the agents.
 
-        Of an upload that does not fit, nothing is used. New states, where nodes show them, are put into `states`.
+        An upload that is not valid is ignored completely. New states, if nodes send them, are put into `states`.
         """
         settings = self.roster.settings
         like_state, like = expected(self.roster.algorithm, server, self.task, settings.local.lr_at(t, settings.T))
@@ -59,12 +60,12 @@ class Exchange:
                 put(states, e, state)
         self.log(f"round {t + 1}: left out", dropped)
         if len(answered) < settings.minimum:
-            missing = f"{len(answered)} of {len(cohort)} agents replied, at least {settings.minimum} must"
+            missing = f"{len(answered)} of {len(cohort)} agents replied, but at least {settings.minimum} are needed"
             raise TooFew(f"round {t + 1}: {missing}")
         return Replies(total.result(), tree_map(lambda *vs: torch.stack(vs), *rows), np.array(answered), dropped)
 
     def evaluate(self, server: State, t: int) -> tuple[Scores, Tensor | None]:
-        """Loss and accuracy of every agent, NaN for those that sent none; and the labels, [E, M]."""
+        """Return the loss and accuracy of every agent, NaN for those that sent none; and the labels, [E, M]."""
         roster, E, classes = self.roster, self.roster.E, self.task.classes
         view = roster.algorithm.downlink(server, torch.tensor(0))
         label = None if roster.settings.secure else roster.algorithm.label(view, roster.algorithm.enroll(server))
@@ -91,7 +92,7 @@ class Exchange:
         return Scores(loss, None if classes is None else acc, examples, dropped), pi
 
     def best(self) -> Tensor:
-        """The loss that each agent reaches alone, [E]; NaN for those that sent none."""
+        """Return the loss that each agent reaches alone, [E]; NaN for those that sent none."""
         roster = self.roster
         timeout = roster.settings.timeout * roster.settings.T  # all rounds at once
         messages = {e: roster.message("query.best", node, 0) for e, node in roster.nodes.items()}
@@ -110,8 +111,8 @@ class Exchange:
         return best
 
     def messages(self, kind: str, server: State, t: int, agents: Ints) -> dict[int, Message]:
-        """A message to each of these agents that is there, with its view of the server's state."""
-        # The server's own tensors become arrays once, for all messages. By id, as they live as long as `server`.
+        """Return a message to each of these agents that is connected, with its view of the server's state."""
+        # The server's tensors are converted once for all messages. Ids identify them while `server` exists.
         arrays: dict[int, Array | None] = dict.fromkeys(map(id, flatten(server).values()))
         messages = {}
         for e in (e for e in agents.tolist() if e in self.roster.nodes):
@@ -119,7 +120,7 @@ class Exchange:
             new = to_arrays({k: v for k, v in view.items() if arrays.get(id(v)) is None})
             arrays.update({id(view[k]): array for k, array in new.items() if id(view[k]) in arrays})
             record = ArrayRecord()
-            for k, v in view.items():  # given to ArrayRecord at once, they would be hashed again for each message
+            for k, v in view.items():  # one at a time: ArrayRecord(view) would hash them again for each message
                 record[k] = arrays.get(id(v)) or new[k]
             records: dict[str, Any] = {"view": record}
             if e in self.restore[0]:
@@ -131,7 +132,7 @@ class Exchange:
     def send(
         self, messages: dict[int, Message], agents: Ints, timeout: float
     ) -> tuple[dict[int, RecordDict], dict[int, str]]:
-        """The replies, and why other agents gave none; both by agent."""
+        """Send the messages; return the replies, and why other agents sent none, by agent."""
         contents: dict[int, RecordDict] = {}
         dropped = {e: "it is not connected" for e in agents.tolist() if e not in messages}
         for e, reply in self.roster.send(messages, timeout).items():
@@ -150,7 +151,7 @@ class Exchange:
 
 
 def _number(value: object) -> float:
-    if not isinstance(value, int | float) or not abs(value) <= LARGEST_SCORE:  # a NaN is not
+    if not isinstance(value, int | float) or not abs(value) <= LARGEST_SCORE:  # also true for NaN
         raise Refused(f"its score is {str(value)[:40]!r}, not a finite number up to {LARGEST_SCORE:.0e}")
     return float(value)
 

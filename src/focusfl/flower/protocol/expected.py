@@ -1,4 +1,4 @@
-"""What an upload of this round must look like: `local` played through by an agent without data."""
+"""The form of a valid upload in this round, found by running `local` at an agent without data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from focusfl.models.task import Task
 
 
 class EmptyAgent:
-    """core.Agent with one example that costs nothing; training leaves the models as they are."""
+    """A core.Agent with one example of loss 0, whose training leaves the models as they are."""
 
     def __init__(self, task: Task, lr: float) -> None:
         self.classes, self.lr = task.classes, lr
@@ -36,6 +36,6 @@ class EmptyAgent:
 
 
 def expected(algorithm: Algorithm, server: State, task: Task, lr: float) -> tuple[State, Upload]:
-    """An agent's new state and its upload: names, shapes and types are right, the numbers are not."""
+    """Return an agent's new state and its upload, whose names, shapes and types are right but not their numbers."""
     view = algorithm.downlink(server, torch.tensor(0))
     return algorithm.local(view, algorithm.enroll(server), EmptyAgent(task, lr))
