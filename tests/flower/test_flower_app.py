@@ -66,7 +66,7 @@ def test_nodes_with_data_of_their_own_need_a_network_and_a_number_of_agents() ->
         ({"rounds": 2.7}, "rounds = 2.7: expected a whole number"),
         ({"data.nmae": "x"}, "data.name: options of the data are set"),
         ({"labels": "a,b,c"}, "classes = 2"),
-        ({"resume": True}, "nothing to resume"),
+        ({"resume": True}, "resume = true: set out"),
     ],
 )
 def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:

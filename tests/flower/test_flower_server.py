@@ -187,13 +187,13 @@ def test_a_finished_folder_is_not_overwritten(tmp_path: Path) -> None:
     assert [row["method"] for row in json.loads((tmp_path / "results.json").read_text())] == ["fedavg", "ditto"]
 
 
-def test_a_folder_copied_in_part_is_not_begun_anew(tmp_path: Path) -> None:
+def test_a_partly_copied_folder_is_not_started_over(tmp_path: Path) -> None:
     """Without the nonce the nodes would not know the run, and round 1 would replace the checkpoint."""
     go(Hall(ff.FedAvg()), ff.FedAvg(), rounds=2, out=tmp_path)
     folder = tmp_path / "runs" / "fedavg-seed0"
     (folder / "nonce.json").unlink()
     before = (folder / "checkpoint.safetensors").read_bytes()
-    with pytest.raises(InputError, match=r"no nonce\.json.*copy it from where the run was"):
+    with pytest.raises(InputError, match=r"no nonce\.json.*copy it"):
         go(Hall(ff.FedAvg()), ff.FedAvg(), rounds=2, out=tmp_path, resume=True)
     assert (folder / "checkpoint.safetensors").read_bytes() == before and not (folder / "nonce.json").exists()
 
@@ -354,7 +354,7 @@ def test_a_log_line_is_one_line() -> None:
 
 
 def test_secure_through_the_server_with_a_retry() -> None:
-    """One answer is lost in the last stage, and too few are left: the sum is made anew, from the same states."""
+    """One answer is lost in the last stage, and too few are left: the sum is repeated, from the same states."""
     algorithm = ff.Focus(M=2, init="independent")
     hall = Hall(algorithm, secure=True)
     hall.lost = lambda call: call[0] == "train.reveal" and call[2] == 1 and hall.count("train.reveal", call[1]) == 2
@@ -384,7 +384,7 @@ def test_a_secure_sum_too_small_to_divide_by_ends_the_run_and_says_why() -> None
         ({"fraction": 0.5, "minimum": 3}, "from 1 to the 2 agents of a round"),
         ({"fraction": 0.25, "secure": True}, "from 2 to the 1 agents"),
         ({"bayes": "true"}, "best = true"),
-        ({"resume": True}, "nothing to resume"),
+        ({"resume": True}, "resume = true: set out"),
     ],
 )
 def test_runs_that_cannot_be_are_refused(change: dict[str, Any], message: str) -> None:

@@ -404,7 +404,7 @@ def test_errors_from_a_folder_are_those_of_results(turned, tmp_path, monkeypatch
         cli.main()
     focus, *others = json.loads((tmp_path / "r/results.json").read_text())
     assert "\n".join(explain([focus], others)) == turned[0].explain(*turned[1:])
-    se = turned[0]._beside(turned[1])["gap_se"]["focus"]
+    se = turned[0]._baseline_row(turned[1])["gap_se"]["focus"]
     assert others[0]["gap_se"]["focus"] == pytest.approx(se, rel=1e-2)
 
 

@@ -1,4 +1,4 @@
-"""focusfl's methods on Flower: `client_app` and `server_app`; `serve` runs inside a ServerApp of your own.
+"""focusfl's methods on Flower: `client_app` and `server_app`; `serve` runs inside your own ServerApp.
 
 Nothing here calls home: Flower's and Ray's telemetry and update checks are off before either is imported.
 """
@@ -13,7 +13,7 @@ for name, value in (
     ("FLWR_TELEMETRY_ENABLED", "0"),
     ("FLWR_DISABLE_UPDATE_CHECK", "1"),
     ("RAY_USAGE_STATS_ENABLED", "0"),
-    ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"),  # Ray's future default; silences a warning of every worker
+    ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"),  # Ray's future default; silences a warning from every worker
 ):
     os.environ.setdefault(name, value)
 

@@ -3,7 +3,7 @@
 The rounds are those of `run/loop.py`, with Flower's grid as the engine and a checkpoint after each.
 
 OUT/experiment.json, results.json      as `focusfl compare` writes them: `focusfl report OUT` shows them
-OUT/runs/NAME-seed0/                   history.jsonl (and who was left out, and why), checkpoint, result.json
+OUT/runs/NAME-seed0/                   history.jsonl (with the agents left out, and why), checkpoint, result.json
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from focusfl.run import checkpoint, identity, results
 from focusfl.run.best_loss import BestLoss
 from focusfl.run.loop import Round, run
 from focusfl.run.presence import EVERYBODY, Presence
-from focusfl.run.result import described, row_of
+from focusfl.run.result import name_and_options, row_of
 from focusfl.run.settings import Settings
 from focusfl.run.setup import Model
 from focusfl.util import files
@@ -42,12 +42,12 @@ from focusfl.util.errors import InputError, require
 
 LOGGER = logging.getLogger("focusfl")
 Log = Callable[[str], None]
-TRIES = 5  # at a round for which too few agents reply
+TRIES = 5  # attempts at a round to which too few agents reply
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """What the server must know. The nodes have their data and, of this, algorithm, model and settings."""
+    """What the server needs to know. The nodes have their data, and the same algorithm, model and settings."""
 
     algorithm: Algorithm
     model: Model
@@ -56,7 +56,7 @@ class Deployment:
     settings: Settings
     out: Path | None = None  # folder of the results
     resume: bool = False
-    name: str = "federation"  # of the data, in the report
+    name: str = "federation"  # name of the data in the report
 
     @staticmethod
     def of(
@@ -71,25 +71,25 @@ class Deployment:
         name: str = "federation",
         **options: Any,
     ) -> Deployment:
-        """A checked deployment.
+        """Check a deployment and return it.
 
         Args:
             algorithm: The method.
             model: A function that makes the network (called under the seed), or a torch.nn.Module.
             agents: Number of agents E.
             classes: Number of classes; None for regression.
-            settings: All other options at once,
+            settings: All other options, as one object.
             out: Folder for results and checkpoints, at the server.
             resume: Continue the run in that folder.
-            name: Of the data, in the report.
-            **options: or one by one: the fields of Settings, for example ``rounds=20, minimum=3``.
+            name: Name of the data in the report.
+            **options: Fields of Settings, for example ``rounds=20, minimum=3``; they override those in `settings`.
 
         Raises:
             InputError: If an option cannot be used.
         """
         chosen = (settings or Settings()).updated(**options)
         chosen = replace(chosen, train=chosen.train or Train(), checkpoint_every=1)
-        require("rounds", chosen.rounds, chosen.rounds is not None, "a number: the nodes' data have no recipe")
+        require("rounds", chosen.rounds, chosen.rounds is not None, "a number: the nodes' data has no default")
         if chosen.bayes not in ("auto", "agent", "none"):
             raise InputError(f"best = {chosen.bayes}: across machines use agent (each agent alone) or none")
         require("agents", agents, agents >= 2, "two or more, since fairness compares agents")
@@ -98,7 +98,7 @@ class Deployment:
         within = f"from {least} to the {cohort} agents of a round"
         require("minimum", chosen.minimum, cohort >= least and chosen.minimum <= cohort, within)
         if resume and out is None:
-            raise InputError("resume = true: there is nothing to resume without out, the folder of the results")
+            raise InputError("resume = true: set out, the folder with the results of the run to resume")
         return Deployment(algorithm, model, agents, classes, chosen, out, resume, name)
 
     @cached_property
@@ -107,14 +107,14 @@ class Deployment:
 
     @property
     def method(self) -> str:
-        return str(described(self.algorithm)["algorithm"])
+        return str(name_and_options(self.algorithm)["algorithm"])
 
     @property
     def folder(self) -> Path | None:
         return None if self.out is None else results.run_folder(self.out, self.method, self.settings.seed)
 
     def key(self, nonce: str) -> str:
-        """Of one run, told from others with the same settings by its nonce. Nodes keep their states under it."""
+        """Return the key under which nodes store their states; the nonce distinguishes runs with equal settings."""
         s, network = self.settings, repr(self.networks.network())
         same = repr(self.algorithm), repr(s.local), network, self.classes, nonce
         return identity.digest(*same, self.agents, s.T, s.seed, s.fraction, s.secure)[:32]
@@ -127,38 +127,38 @@ class DeploymentEngine(Engine):
 
     def __init__(self, deployment: Deployment, grid: Grid, key: str, log: Log = LOGGER.warning) -> None:
         self.deployment, self.task = deployment, Task(deployment.networks.network(), deployment.classes)
-        about = deployment.algorithm, deployment.settings, deployment.classes, deployment.agents, key
-        self.exchange = Exchange(Roster(grid, *about, log), self.task)
+        run_options = deployment.algorithm, deployment.settings, deployment.classes, deployment.agents, key
+        self.exchange = Exchange(Roster(grid, *run_options, log), self.task)
         self.log, self._waited = log, False
         self._labels: Tensor | None = None
 
     @contextmanager
     def threads(self) -> Iterator[None]:
-        """The server itself trains nothing."""
+        """Leave the number of threads as it is: the server does not train."""
         yield
 
     def gather(self, server: State, t: int, wait: float = 0.0) -> None:
-        """Enroll the nodes that are new; at first, and when too few reply, wait for them."""
+        """Enroll new nodes. At the start, and when too few have replied, wait for them."""
         roster, settings = self.exchange.roster, self.deployment.settings
         roster.gather(
             t, self.deployment.algorithm.enroll(server), begin=t == 0, wait=wait if self._waited else settings.wait
         )
         if not self._waited:
-            here = f"{len(roster.nodes)} of {roster.E} agents are connected"
-            self.log(f"{here}, {settings.T - t} rounds to go")
+            connected = f"{len(roster.nodes)} of {roster.E} agents are connected"
+            self.log(f"{connected}, {settings.T - t} rounds to go")
             self._waited = True
 
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Replies:
-        """Where too few agents reply, wait for nodes and try again."""
+        """Run a round; if too few agents reply, wait for nodes and try again."""
         settings, wait = self.deployment.settings, 0.0
-        for left in reversed(range(TRIES)):
+        for tries_left in reversed(range(TRIES)):
             self.gather(server, t, wait)
             try:
                 if settings.secure:
                     return secure_round(self.exchange, server, t, cohort)
                 return self.exchange.round(server, t, cohort)
             except TooFewReplies as why:
-                if not left:
+                if not tries_left:
                     advice = "Earlier rounds are saved: start the nodes and run again with resume"
                     raise TooFewReplies(f"{why}. {advice}") from why
                 self.log(f"{why}; waiting for nodes, then trying again")
@@ -172,18 +172,18 @@ class DeploymentEngine(Engine):
         return scores
 
     def labels(self, algorithm: Algorithm, server: State, states: State) -> Tensor | None:
-        """Those that the nodes sent with their last scores."""
+        """Return the labels that the nodes sent with their last scores."""
         return self._labels
 
 
 @dataclass(frozen=True)
 class DeployedRun:
-    """A deployment with its nodes, as the loop takes it (loop.Runnable)."""
+    """A deployment with its nodes, in the form that the loop needs (loop.Runnable)."""
 
     deployment: Deployment
     engine: Engine
     fingerprint: str
-    presence: Presence = EVERYBODY  # nodes come and go by themselves
+    presence: Presence = EVERYBODY  # nodes connect and disconnect by themselves
 
     @property
     def device(self) -> torch.device:
@@ -205,14 +205,14 @@ class DeployedRun:
         return self.algorithm.start(self.deployment.networks, self.E), {}
 
     def enrolled(self, server: State, count: int) -> State:
-        return {}  # the nodes keep their own
+        return {}  # the nodes store their own states
 
 
 def serve(grid: Grid, deployment: Deployment, log: Log = LOGGER.warning) -> Row:
     """Train over all rounds, then measure fairness.
 
     Args:
-        grid: Flower's grid; a ServerApp of your own passes the one it is given.
+        grid: Flower's grid; your own ServerApp passes on the one it receives.
         deployment: What to run.
         log: Called with every line of progress.
 
@@ -234,35 +234,35 @@ def serve(grid: Grid, deployment: Deployment, log: Log = LOGGER.warning) -> Row:
 
 
 def _claim(deployment: Deployment) -> str:
-    """The run's key: a new one, or that of the run in the folder, which is resumed."""
-    nonce, place = secrets.token_hex(16), deployment.folder
-    if place is None:
+    """Return the key of a new run, or that of the run in the folder, which is resumed."""
+    nonce, folder = secrets.token_hex(16), deployment.folder
+    if folder is None:
         return deployment.key(nonce)
-    stored, known = place / checkpoint.NAME, place / "nonce.json"
+    stored, nonce_file = folder / checkpoint.NAME, folder / "nonce.json"
     if stored.exists() and not deployment.resume:
-        raise InputError(f"{place} holds this run: resume = true continues it, or name another folder as out")
-    if stored.exists() and not known.exists():
+        raise InputError(f"{folder} holds this run: set resume = true to continue it, or out to another folder")
+    if stored.exists() and not nonce_file.exists():
         raise InputError(
-            f"{place} has {stored.name} but no {known.name}, by which the nodes know this run: "
-            "copy it from where the run was, or name another folder as out"
+            f"{folder} has {stored.name} but no {nonce_file.name}, by which the nodes recognise this run: "
+            "copy it from the original folder of the run, or set out to another folder"
         )
     if stored.exists():
-        return deployment.key(str(files.read_json(known)["nonce"]))
-    files.make_folder(place)
-    files.write_json(known, {"nonce": nonce})
+        return deployment.key(str(files.read_json(nonce_file)["nonce"]))
+    files.make_folder(folder)
+    files.write_json(nonce_file, {"nonce": nonce})
     return deployment.key(nonce)
 
 
 def _progress(done: Round, T: int) -> str:
     scores = done.scores
-    said = "not evaluated" if scores is None else f"mean loss {scores.loss.nanmean():.4f}"
+    outcome = "not evaluated" if scores is None else f"mean loss {scores.loss.nanmean():.4f}"
     if scores is not None and scores.acc is not None:
-        said += f", accuracy {scores.acc.nanmean():.3f}"
-    return f"round {done.t} of {T}: {said}, {done.replied} agents, {done.seconds:.1f} s"
+        outcome += f", accuracy {scores.acc.nanmean():.3f}"
+    return f"round {done.t} of {T}: {outcome}, {done.replied} agents, {done.seconds:.1f} s"
 
 
 def _result(deployment: Deployment, engine: DeploymentEngine, last: Round) -> Row:
-    """FAA from numbers alone: each agent's loss, and the loss it would have alone."""
+    """Measure FAA from each agent's loss and the loss that it reaches alone; write the results."""
     measured, scores = deployment.settings.bayes != "none", last.scores
     assert scores is not None
     best = engine.exchange.best() if measured else torch.zeros(deployment.agents)
@@ -273,10 +273,10 @@ def _result(deployment: Deployment, engine: DeploymentEngine, last: Round) -> Ro
     if not answered.all():
         absent = (~answered).nonzero().flatten().tolist()
         engine.log(f"agents {absent} did not send their last scores: they are not in the result")
-    seen = Scores(scores.loss[answered], None if scores.acc is None else scores.acc[answered])
-    kind = BestLoss(best[answered], "agent" if measured else "none")
+    final_scores = Scores(scores.loss[answered], None if scores.acc is None else scores.acc[answered])
+    best_loss = BestLoss(best[answered], "agent" if measured else "none")
     pi = None if last.pi is None else last.pi[answered]
-    numbers = seen, kind, pi, last.total_seconds
+    numbers = final_scores, best_loss, pi, last.total_seconds
     row = row_of(deployment.algorithm, deployment.settings, deployment.name, engine.name, *numbers)
     row["agents"] = answered.nonzero().flatten().tolist()
     if deployment.out is not None and deployment.folder is not None:

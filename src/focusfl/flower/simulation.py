@@ -1,8 +1,8 @@
 """Flower's simulation as an engine: one virtual node per agent, in worker processes of Ray.
 
-The simulation is held open while a run goes on: a thread runs it, and this side has its grid. Each agent's data lie
-in a file of their own that its node reads. With RAY_ADDRESS set, Ray's cluster is used instead of this machine;
-TMPDIR must then be a folder that all its machines see.
+The simulation stays open during a run: a thread runs it, and the engine uses its grid. Each agent's data is in a
+separate file, which its node reads. If RAY_ADDRESS is set, Ray's cluster is used instead of this machine; TMPDIR
+must then be a folder that all its machines share.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ START_TIMEOUT = 180.0  # seconds for Ray to start
 
 
 class Flower(Engine):
-    """Every agent a virtual node."""
+    """Runs every agent as a virtual node."""
 
     name: ClassVar[str] = "flower"
 
@@ -59,7 +59,7 @@ class Flower(Engine):
 
     def agents_joined(self, agents: Ints) -> None:
         if self._exchange is not None:
-            self._exchange.restore[0].update(agents.tolist())  # with the next message to them
+            self._exchange.restore[0].update(agents.tolist())  # their states are sent with the next message
 
     def close(self) -> None:
         if self._simulation is not None:
@@ -69,51 +69,54 @@ class Flower(Engine):
         self._simulation = self._exchange = self._folder = None
 
     def _open(self, algorithm: Algorithm, server: State, states: State) -> Exchange:
-        """Started when first needed; the nodes then take over the agents' states."""
+        """Return the exchange; the first call starts the simulation and gives the nodes the agents' states."""
         if self._exchange is None:
             fed, settings = self.fed, Settings(rounds=self.rounds, train=self.train, seed=self.seed)
             self._folder = Path(tempfile.mkdtemp(prefix="focusfl-"))
             _write(fed, self._folder)
-            app = client(_reader(self._folder, algorithm, self.task, settings))
+            app = client(_job_maker(self._folder, algorithm, self.task, settings))
             self._simulation = Simulation(app, fed.E)
             key = identity.text_digest(f"{algorithm!r}{self.train!r}{self.seed}")[:32]
             roster = Roster(self._simulation.grid, algorithm, settings, fed.classes, fed.E, key)
             roster.gather(0, algorithm.enroll(server), begin=True)
             if len(roster.nodes) < fed.E:
                 why = next(iter(roster.refused.values()), "they did not reply")
-                raise RuntimeError(f"{len(roster.nodes)} of {fed.E} simulated nodes are there: {why}")
+                raise RuntimeError(f"{len(roster.nodes)} of {fed.E} simulated nodes started: {why}")
             restore = set(range(fed.E)), states
             self._exchange = Exchange(roster, self.task, simulated=True, restore=restore)
         return self._exchange
 
 
 class Simulation:
-    """Flower's simulation, held open until `close`. One in a process: two would wait for each other's workers."""
+    """Flower's simulation, open until `close`.
+
+    A process can have only one at a time: two would wait for each other's workers.
+    """
 
     _open: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, app: ClientApp, nodes: int) -> None:
         if not self._open.acquire(blocking=False):
-            raise RuntimeError("there is an open simulation in this process; run one simulation at a time")
-        for name in ("flwr", "ray"):  # their own running commentary
+            raise RuntimeError("another simulation is open in this process; run one simulation at a time")
+        for name in ("flwr", "ray"):  # hide their progress messages
             logging.getLogger(name).setLevel(logging.ERROR)
         server, self._grids = ServerApp(), queue.Queue[Grid | BaseException]()
-        self._over = threading.Event()
+        self._finished = threading.Event()
 
         @server.main()
         def main(grid: Grid, context: Context) -> None:
             self._grids.put(grid)
-            self._over.wait()
+            self._finished.wait()
 
         resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
 
-        def live() -> None:
+        def run() -> None:
             try:
                 run_simulation(server, app, nodes, backend_config=resources)  # type: ignore[arg-type]
             except BaseException as error:
                 self._grids.put(error)
 
-        self._thread = threading.Thread(target=live, name="flower-simulation", daemon=True)
+        self._thread = threading.Thread(target=run, name="flower-simulation", daemon=True)
         self._thread.start()
         try:
             grid = self._grids.get(timeout=START_TIMEOUT)
@@ -125,7 +128,7 @@ class Simulation:
         self.grid = grid
 
     def close(self) -> None:
-        self._over.set()
+        self._finished.set()
         self._thread.join(timeout=60)
         self._open.release()
 
@@ -137,8 +140,8 @@ def _write(fed: Federation, folder: Path) -> None:
         save_file({k: v.contiguous() for k, v in tensors.items()}, folder / f"{e}.safetensors")
 
 
-def _reader(folder: Path, algorithm: Algorithm, task: Task, settings: Settings) -> Callable[[Context], Job]:
-    """What a node runs; this function travels to Ray's workers, so it holds no data."""
+def _job_maker(folder: Path, algorithm: Algorithm, task: Task, settings: Settings) -> Callable[[Context], Job]:
+    """Return the function that makes a node's job. It is sent to Ray's workers, so it holds no data."""
     network, classes = task.network, task.classes
 
     def make_job(context: Context) -> Job:

@@ -1,8 +1,8 @@
 """Each agent's best possible loss, min L_e of eq. 3: known exactly, or the loss of a surrogate.
 
-A surrogate is what one agent would learn who held all the data of its cluster: the same network, training options
-and rounds, evaluated on each member's own test data. With K full-batch steps per round it takes T K full steps;
-with epochs, epochs over the pooled data.
+A surrogate is the model that one agent would train if it held all the data of its cluster. It has the same network,
+training options and number of rounds, and is evaluated on the test data of each member. With K full-batch steps per
+round it takes T K full-batch steps; with epochs, it takes epochs over the pooled data.
 """
 
 from __future__ import annotations
@@ -31,18 +31,25 @@ Watch = Callable[[Round], None]
 
 
 class BestLoss(NamedTuple):
-    """kind: exact | true | learned | agent: known, or a surrogate per true cluster, learned cluster or agent."""
+    """The best loss of each agent, and where it comes from.
 
-    loss: Tensor  # [E]
+    Attributes:
+        loss: The best losses, [E].
+        kind: "exact" if they are known; otherwise what a surrogate was trained for: each "true" cluster, each
+            "learned" cluster, or each "agent". "none" if they are not measured.
+        examples: A surrogate's loss on each test example, agent after agent, [N].
+    """
+
+    loss: Tensor
     kind: str
-    examples: Tensor | None = None  # [N] a surrogate's loss on each test example, agent after agent
+    examples: Tensor | None = None
 
 
 def resolve(kind: str, fed: Federation) -> str:
-    """What "auto" means on this data.
+    """Return the kind of best loss that "auto" means on this data; other kinds are returned as they are.
 
     Raises:
-        InputError: If the data cannot give what is asked for.
+        InputError: If the data does not allow that kind.
     """
     if kind == "exact" and fed.bayes is None:
         raise InputError(f"bayes = 'exact', but the best loss on {fed.name!r} is not known; use 'auto'")
@@ -57,8 +64,8 @@ class Surrogates:
     """Trains surrogates and caches them by content: methods compared on the same data share one.
 
     Args:
-        folder: Where they are kept; None: in memory.
-        wait: Wait for another process that is training one in the same folder; else `best` raises LockedError.
+        folder: Where they are stored; None keeps them in memory.
+        wait: Wait for another process that is training one in the same folder; otherwise `best` raises LockedError.
     """
 
     def __init__(self, folder: Path | None = None, wait: bool = True) -> None:
@@ -68,11 +75,11 @@ class Surrogates:
     def best(
         self, setup: Setup, learned: Tensor | None = None, watch: Watch = lambda _: None, stop: Stop = never
     ) -> BestLoss:
-        """The best loss of each agent, of the kind that the settings name (`bayes`).
+        """Return the best loss of each agent, of the kind that the setting `bayes` names.
 
         Args:
             setup: The run whose best losses are wanted.
-            learned: [E] the clusters that a method found.
+            learned: The clusters that a method found, [E].
             watch: Called after every round of a surrogate.
             stop: See `loop.run`.
         """
@@ -84,10 +91,9 @@ class Surrogates:
             return BestLoss(torch.zeros(fed.E), kind)
         groups = {"true": fed.clusters, "learned": learned}.get(kind)
         groups = torch.unique(torch.arange(fed.E) if groups is None else groups, return_inverse=True)[1]
-        here = (
-            "auto" if setup.settings.engine == "flower" else setup.settings.engine
-        )  # a surrogate is nobody's node
-        alone = setup.changed(Local(), fraction=1.0, joins={}, leaves={}, engine=here)
+        # A surrogate belongs to no single agent, so it is trained here and not on a Flower node.
+        engine = "auto" if setup.settings.engine == "flower" else setup.settings.engine
+        alone = setup.changed(Local(), fraction=1.0, joins={}, leaves={}, engine=engine)
         key = identity.text_digest(f"{alone.fingerprint}{groups.tolist()}")[:24]
         if key not in self._known:
             self._known[key] = self._load_or_train(key, alone, groups, watch, stop)
@@ -96,13 +102,13 @@ class Surrogates:
     def _load_or_train(
         self, key: str, alone: Setup, groups: Tensor, watch: Watch, stop: Stop
     ) -> tuple[Tensor, Tensor | None]:
-        """From the folder; what is not there is trained by one process at a time, with checkpoints meanwhile."""
+        """Read the surrogates' losses from the folder; one process at a time trains those that are missing."""
         if self.folder is None:
             return self._train(alone, groups, watch, stop, None)
         path = files.make_folder(self.folder) / key
         result, examples, lock = (path.with_suffix(end) for end in (".json", ".safetensors", ".lock"))
-        with files.lock(lock, wait=math.inf if self.wait else 0) as mine:
-            if not mine and not result.exists():
+        with files.lock(lock, wait=math.inf if self.wait else 0) as locked:
+            if not locked and not result.exists():
                 raise LockedError(lock)
             if not result.exists():
                 loss, each = self._train(alone, groups, watch, stop, files.make_folder(path))

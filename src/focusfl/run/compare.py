@@ -111,7 +111,7 @@ def read_left_out(out: Path) -> dict[str, str]:
 def _claim(
     experiment: Experiment, fed: Federation, methods: list[str], out: Path, resume: bool, overwrite: bool
 ) -> list[Row]:
-    """Make `out` this experiment's folder, or check that it is; return the rows of its finished runs."""
+    """Claim `out` for this experiment, or check that it belongs to it; return the rows of its finished runs."""
     description = experiment.model_dump(mode="json")
     del description["name"], description["description"]  # the same experiment may have another name
     clusters = None if fed.clusters is None else fed.clusters.tolist()
@@ -131,7 +131,7 @@ def _claim(
     if not data_file.exists():  # a folder of an early version has none
         files.write_json(data_file, data)
     elif files.read_json(data_file) != data:
-        raise InputError(f"{out}: the data has changed since: use another folder, or --overwrite")
+        raise InputError(f"{out}: the data has changed since it was started: use another folder, or --overwrite")
     folders = [results.run_folder(out, method, seed) for seed in experiment.seeds for method in methods]
     rows = [row for folder in folders if (row := results.read_row(folder)) is not None]
     if len(rows) < len(folders) and not resume and not new:
@@ -142,7 +142,7 @@ def _claim(
 def _run(
     experiment: Experiment, out: Path, left_out: dict[str, str], bars: RunProgress, stop: Callable[[], bool]
 ) -> list[Row]:
-    """Make every run that has not finished. With "all", leave out methods that diverge, with all their rows."""
+    """Compute every run that has not finished. With "all", leave out methods that diverge, with all their rows."""
     surrogates = Surrogates(out / "surrogates")
     rows: list[Row] = []
     for seed in experiment.seeds:

@@ -71,7 +71,7 @@ class Experiment(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _collect_settings(cls, raw: Table) -> Table:
-        """Make one object of the settings, whose keys are at the top level in TOML and experiment.json."""
+        """Collect the settings, whose keys are at the top level in TOML and experiment.json, in one object."""
         if "settings" in raw:
             return raw
         options = {k: v for k, v in raw.items() if k in SETTINGS}
@@ -80,7 +80,7 @@ class Experiment(BaseModel):
 
     @model_serializer
     def _serialise(self) -> Table:
-        """As in TOML, with the settings at the top level."""
+        """Serialise as in TOML, with the settings at the top level."""
         head = {k: getattr(self, k) for k in ("name", "description", "data", "algorithms", "seeds")}
         options = {k: getattr(self.settings, k) for k in SETTINGS}
         default = Settings()
@@ -171,7 +171,7 @@ class Experiment(BaseModel):
         """Make the data and apply the shifts.
 
         Args:
-            seed: For the data and every shift that has no `seed` of its own.
+            seed: The seed of the data, and of every shift without its own `seed`.
         """
         functions = [f if "seed" in f.keywords else partial(f, seed=seed) for f in self._data_functions()]
         fed = functions[0]()
@@ -180,7 +180,7 @@ class Experiment(BaseModel):
         return fed
 
     def _data_functions(self) -> list[partial[Federation]]:
-        """The function that makes the data and those that shift it, each with its options, checked."""
+        """Return the function that makes the data and those that shift it, each with its checked options."""
         functions: list[partial[Federation]] = []
         for table in [self.data, *self.shift]:
             where, key, known = ("shift", "kind", SHIFTS) if functions else ("data", "name", DATA)
@@ -194,7 +194,7 @@ class Experiment(BaseModel):
         """Return one run per method, all on the same data.
 
         Args:
-            seed: Of the data and of every run.
+            seed: The seed of the data and of every run.
 
         Returns:
             For each method its run. With `algorithms = ["all"]`, a method that cannot run has the reason instead.

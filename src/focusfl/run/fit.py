@@ -37,16 +37,16 @@ def fit(
         fed: The agents and their data.
         model: A function that makes a network (called under the seed), or a torch.nn.Module, whose weights are the
             start. Default: the data set's recipe.
-        settings: All options at once,
-        **options: or one by one: the fields of ``ff.Settings``, for example ``rounds=60, seed=1``.
+        settings: All options, as one object.
+        **options: Fields of ``ff.Settings``, for example ``rounds=60, seed=1``; they override those in `settings`.
         progress: Show progress bars on stderr. Default: if stderr is a terminal.
 
     Returns:
-        Losses and excess risks per agent, FAA, labels, predictions.
+        The result: losses and excess risks per agent, FAA, labels, predictions.
 
     Raises:
         InputError: If the input cannot be used; the message says what to do.
-        Diverged: If training left the finite numbers.
+        Diverged: If training produced NaN or infinite numbers.
 
     Example:
         >>> import focusfl as ff
@@ -70,20 +70,20 @@ def train_and_judge(
     eval_every: int | None = None,
     stop: Stop = never,
 ) -> Result:
-    """The rounds, then the best losses, each with a bar. With a folder, a run that was begun there is resumed."""
+    """Train, then compute the best losses. With a folder, resume a run that was started there."""
     setup = after_prerequisite(setup, bars, folder, stop)
     watch = bars.add(f"{setup.algorithm.name} seed {setup.settings.seed}", setup.settings.T)
     for last in run(setup, folder, folder is not None, eval_every, stop):
         watch(last.t, last.loss)
     assert last.scores is not None
-    found = clusters_of(setup.algorithm, last.pi, setup.E)
+    clusters = clusters_of(setup.algorithm, last.pi, setup.E)
     watch = bars.add(f"best loss seed {setup.settings.seed}", setup.settings.T, at_once=False)  # it may be cached
-    best = surrogates.best(setup, found, lambda done: watch(done.t, done.loss), stop)
+    best = surrogates.best(setup, clusters, lambda done: watch(done.t, done.loss), stop)
     return Result(setup, last.server, last.states, last.scores, last.pi, best, last.total_seconds)
 
 
 def after_prerequisite(setup: Setup, bars: RunProgress, folder: Path | None = None, stop: Stop = never) -> Setup:
-    """A method that needs the clusters of another one gets them: that one is run first."""
+    """Run the method whose clusters this one needs, if any, and return the run with these clusters."""
     needed = setup.algorithm.prerequisite()
     if needed is None:
         return setup
@@ -91,15 +91,15 @@ def after_prerequisite(setup: Setup, bars: RunProgress, folder: Path | None = No
     watch = bars.add(
         f"{first.algorithm.name} for {setup.algorithm.name} seed {setup.settings.seed}", setup.settings.T
     )
-    inside = None if folder is None else make_folder(folder / "first")
-    for last in run(first, inside, folder is not None, 0, stop):
+    subfolder = None if folder is None else make_folder(folder / "first")
+    for last in run(first, subfolder, folder is not None, 0, stop):
         watch(last.t, last.loss)
     pi = first.engine.labels(first.algorithm, last.server, last.states)
     return setup.changed(needed.with_clusters(clusters_of(first.algorithm, pi, setup.E)))
 
 
 def notes(setup: Setup) -> list[str]:
-    """What is allowed but may not be intended."""
+    """Return warnings about settings and data that are allowed but may not be intended."""
     M, E = getattr(setup.algorithm, "M", 1), setup.E
     lines = []
     if M != "auto" and M > E:

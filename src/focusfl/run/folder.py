@@ -1,4 +1,4 @@
-"""Read the folder of a comparison for a report (run.compare says what is in it)."""
+"""Read the folder of a comparison for a report (run.compare lists its files)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def from_folder(folder: Path) -> Section:
         folder: Where `focusfl run` or `focusfl compare` wrote them.
 
     Returns:
-        The finished runs with their histories. Runs of the experiment that are not there are missing.
+        The finished runs with their histories. Runs that have not finished are listed as missing.
 
     Raises:
-        InputError: It is not such a folder, or one of its files cannot be used.
+        InputError: The folder holds no experiment, or one of its files cannot be used.
     """
     if not (folder / "experiment.json").exists():
         raise InputError(f"{folder}: no experiment.json; focusfl run and focusfl compare write one")
     settings = files.read_json(folder / "experiment.json")
     left_out = dict(files.read_json(path)) if (path := folder / "left-out.json").exists() else {}
-    folders = {}  # of the finished runs, as their own results say
+    folders = {}  # of the finished runs, by method and seed
     for path in sorted(folder.glob("runs/*/result.json")):
         result = files.read_json(path)
         folders[result["method"], result["seed"]] = path.parent
@@ -56,7 +56,7 @@ def from_folder(folder: Path) -> Section:
 
 
 def _missed_rounds(folders: dict[tuple[str, int], Path]) -> dict[str, str]:
-    """Agents that were left out of rounds, because nodes fail: of how many, and why the first time."""
+    """Return the agents that missed rounds, with the number of rounds and the reason for the first."""
     found: dict[str, str] = {}
     for (method, seed), folder in folders.items():
         rounds: dict[str, list[tuple[int, str]]] = {}

@@ -24,8 +24,8 @@ class History:
     """Appends to history.jsonl; what a killed run wrote after its last checkpoint is deleted first.
 
     Args:
-        folder: The run's folder. None: nothing is written, and only the seconds are counted.
-        rounds_done: Rounds of the checkpoint that the run resumes from; 0: it starts.
+        folder: The run's folder; with None nothing is written, and only the seconds are counted.
+        rounds_done: Rounds of the checkpoint that the run resumes from; 0 for a new run.
     """
 
     def __init__(self, folder: Path | None, rounds_done: int) -> None:
@@ -45,7 +45,7 @@ class History:
             scores: Losses and accuracies, if it was evaluated. If some agents did not send theirs, none are
                 written.
             pi: [E, M] the soft labels, if the method has them.
-            seconds: Of training in this round.
+            seconds: The duration of training in this round.
             dropped: Agents that were left out of the round, and why.
         """
         self.seconds += seconds

@@ -1,4 +1,4 @@
-"""What tells one run from another: a digest of everything that decides its numbers."""
+"""The identity of a run: a digest of everything that determines its numbers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ DESCRIBED, ALWAYS_DESCRIBED = ("torch.nn.", "focusfl."), "transformers."
 
 
 def digest(*parts: object) -> str:
-    """sha256 of these values, written as JSON; hex digits."""
+    """Return the sha256 of these values, written as JSON, as hex digits."""
     return text_digest(json.dumps(list(parts)))
 
 
 def text_digest(text: str) -> str:
-    """sha256 of a text; hex digits."""
+    """Return the sha256 of a text, as hex digits."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def fingerprint(setup: Setup) -> str:
-    """sha256 of all that decides a run's numbers; the model counts with its weights and attributes."""
+    """Return the sha256 of all that determines a run's numbers, including the model's weights and attributes."""
     settings, network = setup.settings, setup.task.network
     parts: list[object] = [
         repr(setup.algorithm),
@@ -50,33 +50,33 @@ def fingerprint(setup: Setup) -> str:
 
 
 def behaviour(network: nn.Module, x: Tensor) -> list[int | str]:
-    """Rounded outputs for the first rows of x, of a network that its class and attributes do not describe.
+    """Return rounded outputs for the first rows of x if class names and attributes do not describe the network.
 
-    That is one with a module of the user's own, whose `forward` may do anything, or with a function as an
-    attribute or hook. The weights are moved a little: behind a last layer of zeros all networks are alike. Other
-    networks: [].
+    They do not if a module is the user's own, whose `forward` may do anything, or if an attribute or hook is a
+    function. The weights are perturbed first, because a last layer of zeros would make all networks equal. For
+    other networks the list is empty.
     """
     if all(_described(m) for m in network.modules()):
         return []  # fingerprints of such networks never had outputs, and stay valid
     try:
         return _rounded(_outputs(network, x[:4], torch.double), 10**6)
-    except RuntimeError:  # its `forward` asks for float32, where machines differ in the last digits
+    except RuntimeError:  # its `forward` requires float32, in which machines differ in the last digits
         pass
     try:
         return _rounded(_outputs(network, x[:4], torch.float), 10**3)
-    except RuntimeError:  # it asks for types of its own, such as a frozen part in bfloat16
+    except RuntimeError:  # it requires other types, such as bfloat16 for a frozen part
         return _rounded(_outputs(network, x[:4], None), 10)
 
 
 def _described(m: nn.Module) -> bool:
     home = type(m).__module__
-    held = [*vars(m).values(), *m._forward_hooks.values(), *m._forward_pre_hooks.values()]
-    return home.startswith(ALWAYS_DESCRIBED) or (home.startswith(DESCRIBED) and not any(callable(v) for v in held))
+    parts = [*vars(m).values(), *m._forward_hooks.values(), *m._forward_pre_hooks.values()]
+    return home.startswith(ALWAYS_DESCRIBED) or (home.startswith(DESCRIBED) and not any(callable(v) for v in parts))
 
 
 @torch.no_grad()
 def _outputs(network: nn.Module, x: Tensor, kind: torch.dtype | None) -> Tensor:
-    """In one type, or None: its own. On the cpu and always with the same random numbers."""
+    """Return the outputs on the cpu, in one type (None: the network's own), with fixed random numbers."""
     network, x = copy.deepcopy(network).to("cpu", kind).eval(), x.cpu()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -87,7 +87,7 @@ def _outputs(network: nn.Module, x: Tensor, kind: torch.dtype | None) -> Tensor:
     return out.double()
 
 
-def _rounded(out: Tensor, fine: int) -> list[int | str]:
-    """In units of the largest, whose first digits come first."""
-    most = out.abs().max().clamp_min(1e-30)
-    return [f"{most:.2e}", *(out / most * fine).nan_to_num().round().long().flatten().tolist()]
+def _rounded(out: Tensor, steps: int) -> list[int | str]:
+    """Return the largest output to three digits, then all outputs relative to it, rounded to 1 / steps."""
+    largest = out.abs().max().clamp_min(1e-30)
+    return [f"{largest:.2e}", *(out / largest * steps).nan_to_num().round().long().flatten().tolist()]

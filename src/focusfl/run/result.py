@@ -1,4 +1,4 @@
-"""Result: what a run gives: numbers per agent, predictions, labels for newcomers."""
+"""The result of a run: numbers per agent, predictions, and labels for new agents."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError
 
 _CALLS = {"fedavg": "FedAvg", "local": "Local"}
-MANY_AGENTS = 20  # from here on the 5th and 95th percentile leave some agents out
+MANY_AGENTS = 20  # from this number on, the 5th and 95th percentiles leave some agents out
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run. Per-agent tensors are [E]."""
+    """A finished run. Tensors with one value per agent are [E]."""
 
     setup: Setup
     server: State
     states: State
     scores: Scores
-    pi: Tensor | None  # [E, M] the soft labels; None where the method has none
+    pi: Tensor | None  # [E, M] the soft labels; None if the method has none
     best: BestLoss
     seconds: float  # of training
 
@@ -65,7 +65,7 @@ class Result:
 
     @cached_property
     def examples(self) -> Examples | None:
-        """Excess loss of each test example: paired with a surrogate's loss on it, or less the known best loss."""
+        """The loss on each test example, minus the surrogate's loss on it or the known best loss."""
         at, best, losses = self.setup.fed.testing.offsets, self.best.examples, self.scores.examples
         if self.best.kind == "exact":
             best = self.best.loss.repeat_interleave(at.diff())
@@ -73,55 +73,74 @@ class Result:
 
     @cached_property
     def excess_se(self) -> Tensor | None:
-        """The standard error of each agent's excess risk; None where there are too few test examples to say."""
+        """The standard error of each agent's excess risk; None if there are too few test examples."""
         se = None if self.examples is None else standard_error(self.examples)
         return se if se is not None and torch.isfinite(se).all() else None
 
     @cached_property
     def faa_interval(self) -> Interval | None:
-        """95 % of FAA over test examples, with the estimate that is corrected for their noise."""
+        """The 95 % interval of FAA over the test examples, with the estimate corrected for their noise."""
         return None if self.excess_se is None else intervals.faa(self.scores.loss - self.best.loss, self.excess_se)
 
     @property
     def clusters(self) -> Tensor:
-        """Who shares a model with whom."""
+        """The cluster of each agent, [E]; agents in one cluster share a model."""
         return clusters_of(self.setup.algorithm, self.pi, self.setup.E)
 
     @property
     def ari(self) -> float | None:
-        """Adjusted Rand index of the clusters found against the true ones."""
+        """The adjusted Rand index of the clusters found and the true ones; None if the latter are not known."""
         true = self.setup.fed.clusters
         return None if true is None else metrics.adjusted_rand_index(self.clusters, true)
 
     def predict(self, agent: int, x: Any) -> Tensor:
-        """Agent's prediction for x: class probabilities [n, C], or values [n] in regression."""
+        """Predict with the model of one agent.
+
+        Args:
+            agent: The agent's number.
+            x: Examples, of the shape that the model was trained on.
+
+        Returns:
+            Class probabilities [n, C], or values [n] in regression.
+
+        Raises:
+            InputError: There is no such agent, or the examples have another shape.
+        """
         if not 0 <= agent < self.setup.fed.E:
             raise InputError(f"agent = {agent}: there are agents 0 to {self.setup.fed.E - 1}")
         view = self.setup.algorithm.downlink(self.server, torch.tensor(agent))
         return self._predict(view, take(self.states, agent), x)
 
     def assign(self, x: Any, y: Any) -> Newcomer:
-        """An agent that was never trained with: one E step on its data; the server does not change."""
+        """Label a new agent that did not train: one E step on its data. The server does not change.
+
+        Args:
+            x: The new agent's examples.
+            y: Their labels.
+
+        Raises:
+            InputError: The data does not fit the federation's.
+        """
         setup = self.setup
         tokens = not setup.fed.training.x.is_floating_point()
         data = as_data("the newcomer", (x, y), tokens)
         check_agents([setup.fed.train(0), data], setup.fed.classes, "training")
         data = Data(data.x.to(setup.device), data.y.to(setup.device))
-        guest = LocalAgent(setup.task, data, setup.settings.local, 0.0, setup.settings.seed, 0, 0)
-        return Newcomer(self, *setup.algorithm.assign(self.server, guest))
+        agent = LocalAgent(setup.task, data, setup.settings.local, 0.0, setup.settings.seed, 0, 0)
+        return Newcomer(self, *setup.algorithm.assign(self.server, agent))
 
     def _predict(self, view: State, state: State, x: Any) -> Tensor:
         with torch.no_grad():
-            known = self.setup.fed.training.x
-            inputs = as_inputs("x", x).to(self.setup.device, known.dtype)
-            if inputs.shape[1:] != known.shape[1:]:
-                found, wanted = list(inputs.shape[1:]), list(known.shape[1:])
-                raise InputError(f"x: an example has shape {found}; the model was trained on {wanted}")
+            trained_on = self.setup.fed.training.x
+            inputs = as_inputs("x", x).to(self.setup.device, trained_on.dtype)
+            if inputs.shape[1:] != trained_on.shape[1:]:
+                shape, expected = list(inputs.shape[1:]), list(trained_on.shape[1:])
+                raise InputError(f"x: an example has shape {shape}; the model was trained on {expected}")
             p = self.setup.algorithm.predict(view, state, predictor(self.setup.task, inputs))
         return p.squeeze(-1).cpu() if self.setup.task.classes is None else p.cpu()
 
     def row(self) -> Row:
-        """The run as `results.json` has it."""
+        """Return the run as a row of `results.json`."""
         settings, fed = self.setup.settings, self.setup.fed
         measured = self.scores, self.best, self.pi, self.seconds
         row = row_of(self.setup.algorithm, settings, fed.name, self.setup.engine.name, *measured)
@@ -145,7 +164,7 @@ class Result:
         return row
 
     def table(self) -> str:
-        """Per agent: loss, accuracy, excess risk, label; then the whole."""
+        """Return a table with each agent's loss, accuracy, excess risk and label; the last line sums up."""
         pi, acc = self.pi, self.acc
         head = ["agent", "examples", "loss"] + ["accuracy"] * (acc is not None)
         head += ["excess risk", "cluster"] + ["label pi"] * (pi is not None)
@@ -165,24 +184,30 @@ class Result:
         return "\n".join([*_align([head, *rows]), f"FAA {self.faa:.4f}{noise}, {mean}, {worst}"])
 
     def explain(self, *others: Result) -> str:
-        """In words: the groups, who is uncertain, who gained and who lost; warnings where another method will do.
+        """Summarise the result in sentences: the groups, which agents are uncertain, and which gained or lost.
 
-        others  results of `ff.FedAvg()` and of `ff.Local()` on the same federation and seed
+        The last sentences are warnings, for example that FedAvg is sufficient.
+
+        Args:
+            *others: Results of `ff.FedAvg()` and of `ff.Local()` on the same federation with the same seed.
+
+        Raises:
+            InputError: Another result is of another method, federation or seed.
         """
-        row, rows = self.row(), [self._beside(other) for other in others]
-        told = compare_with_baselines([row], rows)
-        missing = [name for name in BASELINES if name not in told and name != row["algorithm"]]
-        asked = [name for name in BASELINES if name in missing or name in {one["algorithm"] for one in rows}]
-        calls = ", ".join(f"ff.fit(ff.{_CALLS[name]}(), fed)" for name in asked)
+        row, rows = self.row(), [self._baseline_row(other) for other in others]
+        compared = compare_with_baselines([row], rows)
+        missing = [name for name in BASELINES if name not in compared and name != row["algorithm"]]
+        needed = [name for name in BASELINES if name in missing or name in {one["algorithm"] for one in rows}]
+        calls = ", ".join(f"ff.fit(ff.{_CALLS[name]}(), fed)" for name in needed)
         against = " and ".join(BASELINES[name] for name in missing)
-        hint = f"Who gained and who lost against {against}: result.explain({calls}), with the options of this run."
+        hint = f"To see which agents gain over {against}: result.explain({calls}), with the options of this run."
         return "\n".join([*explain([row], rows), *[hint] * bool(missing)])
 
-    def _beside(self, other: Result) -> Row:
-        """The other's row, with the standard error of each agent's difference in loss."""
+    def _baseline_row(self, other: Result) -> Row:
+        """Return the other run's row, with the standard error of each agent's difference in loss."""
         mine, its, row = self.setup, other.setup, other.row()
         if row["algorithm"] not in BASELINES:
-            raise InputError(f"explain: give it results of FedAvg and Local, not of {its.algorithm.name}")
+            raise InputError(f"explain: pass results of FedAvg or Local, not of {its.algorithm.name}")
         seed, same = mine.settings.seed, mine.fed is its.fed or mine.fed.fingerprint == its.fed.fingerprint
         if seed != its.settings.seed or not same:
             other_run = f"{its.algorithm.name} was fitted on {its.fed.name!r} with seed {its.settings.seed}"
@@ -191,7 +216,7 @@ class Result:
         assert ours is not None and theirs is not None
         se = standard_error(Examples(ours - theirs, mine.fed.testing.offsets))
         if torch.isfinite(se).all():
-            row["gap_se"] = {described(mine.algorithm)["algorithm"]: se.tolist()}
+            row["gap_se"] = {name_and_options(mine.algorithm)["algorithm"]: se.tolist()}
         return row
 
     def __repr__(self) -> str:
@@ -200,32 +225,35 @@ class Result:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """An agent that joined after training."""
+    """A new agent that joined after training."""
 
     result: Result
-    view: State  # what it receives of the server
-    state: State  # what it holds
+    view: State  # what it receives from the server
+    state: State  # its own state
 
     @property
     def pi(self) -> Tensor | None:
-        """Its one-shot label, [M]."""
+        """Its label after one E step, [M]."""
         return self.result.setup.algorithm.label(self.view, self.state)
 
     def predict(self, x: Any) -> Tensor:
+        """Predict for x: class probabilities [n, C], or values [n] in regression."""
         return self.result._predict(self.view, self.state, x)
 
 
-def described(algorithm: Algorithm) -> dict[str, Any]:
-    """Name and options."""
+def name_and_options(algorithm: Algorithm) -> dict[str, Any]:
+    """Return the method's key in ALGORITHMS and all its options."""
     return {"algorithm": type(algorithm).__name__.lower(), "params": asdict(algorithm)}  # type: ignore[call-overload]
 
 
-def lasting(algorithm: Algorithm) -> dict[str, Any]:
-    """Its options, to know a kept run by. Those that came later count where they are not at their default: older
-    runs knew none."""
+def identifying_options(algorithm: Algorithm) -> dict[str, Any]:
+    """Return the options by which a stored run is recognised.
+
+    Options that a later release added are left out at their default, so that older runs are still recognised.
+    """
     every = fields(algorithm)  # type: ignore[arg-type]
-    quiet = {f.name for f in every if f.metadata.get("later") and getattr(algorithm, f.name) == f.default}
-    return {k: v for k, v in described(algorithm)["params"].items() if k not in quiet}
+    omitted = {f.name for f in every if f.metadata.get("later") and getattr(algorithm, f.name) == f.default}
+    return {k: v for k, v in name_and_options(algorithm)["params"].items() if k not in omitted}
 
 
 def row_of(
@@ -238,9 +266,9 @@ def row_of(
     pi: Tensor | None,
     seconds: float,
 ) -> Row:
-    """A row of `results.json`: the fairness of a run, and what it was computed from."""
+    """Return the row of `results.json` for a run: its settings, its numbers and its fairness."""
     loss, acc, risk = scores.loss, scores.acc, metrics.excess_risk(scores.loss, best.loss)
-    options = described(algorithm)
+    options = name_and_options(algorithm)
     return {
         "version": ROW_VERSION,
         "method": options["algorithm"],
@@ -271,12 +299,12 @@ def row_of(
 
 
 def interval_row(interval: Interval) -> IntervalRow:
-    """An interval as `results.json` has it."""
+    """Return an interval as `results.json` stores it."""
     return {"low": interval.low, "estimate": interval.estimate, "high": interval.high}
 
 
 def clusters_of(algorithm: Algorithm, pi: Tensor | None, E: int) -> Tensor:
-    """[E]: argmax of the label; without labels all in one cluster, or each alone where models are personal."""
+    """Return each agent's cluster, [E]: that of its largest label; without labels one for all, or one per agent."""
     if pi is not None:
         return pi.argmax(1)
     return torch.arange(E) if algorithm.personal else torch.zeros(E, dtype=torch.long)

@@ -12,23 +12,23 @@ from focusfl.util import files
 
 
 def run_folder(out: Path, method: str, seed: int) -> Path:
-    """runs/qffl-q0.1-seed0 for the method "qffl:q=0.1"."""
+    """Return the folder of a run: OUT/runs/qffl-q0.1-seed0 for the method "qffl:q=0.1" and seed 0."""
     name = re.sub(r"[^\w.-]+", "-", method.replace("=", ""))
     return out / "runs" / f"{name}-seed{seed}"
 
 
 def write_row(folder: Path, row: Row, goals: tuple[float, ...] = history.GOALS) -> Row:
-    """Write a run's result.json, with the rounds it took to reach accuracies; returns the row as written."""
+    """Write a run's result.json, with the rounds in which accuracies were reached; return that row."""
     row["rounds_to"] = history.rounds_to(history.read(folder), goals)
     files.write_json(folder / "result.json", row)
     return row
 
 
 def read_row(folder: Path) -> Row | None:
-    """A finished run's row; None: it has not finished.
+    """Read the row of a finished run; None if it has not finished.
 
     Raises:
-        InputError: If result.json is not one of focusfl.
+        InputError: If result.json was not written by focusfl.
     """
     path = folder / "result.json"
     if not path.exists():
@@ -42,7 +42,7 @@ def write_rows(out: Path, every: list[Row]) -> None:
 
 
 def add_row(out: Path, row: Row) -> None:
-    """Add a row to a folder's results.json and experiment.json, beside those of other methods and seeds."""
+    """Add a row to a folder's results.json and experiment.json; rows of other methods and seeds stay."""
     path = out / "results.json"
     others = rows.read_rows(path) if path.exists() else []
     every = [other for other in others if (other["method"], other["seed"]) != (row["method"], row["seed"])] + [row]

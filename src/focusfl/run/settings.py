@@ -23,15 +23,15 @@ BestLossKind = Literal["auto", "exact", "true", "learned", "agent", "none"]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run is made, whatever the method and the data.
+    """The options of a run that do not depend on the method or the data.
 
     Args:
         rounds: Number of rounds T (default: the data set's recipe).
         train: Options of local training (default: the data set's recipe).
-        seed: Draws the first weights, the cohorts and the batches.
+        seed: The seed of the first weights, the cohorts and the batches.
         engine: "auto", "serial", "vectorised" or "flower" (a simulation).
         fraction: Share of the agents that participate in each round.
-        device: "cpu", "cuda", "mps", or "auto" for the best there is.
+        device: "cpu", "cuda", "mps", or "auto" for the best one available.
         precision: "float32", or "bf16": local training multiplies in bfloat16, on processors that support it.
         joins: Agents that join later: {7: 40} means that agent 7 participates from round 40 on. Rounds count
             from 1.
@@ -42,7 +42,7 @@ class Settings:
         eval_every: Rounds between two evaluations; the last round is always evaluated.
         checkpoint_every: Rounds between two checkpoints.
         secure: Across machines: uploads are masked, and the server sees only their sums.
-        minimum: Across machines: replies without which a round does not count.
+        minimum: Across machines: the number of replies that a round needs.
         timeout: Across machines: seconds to wait for a reply.
         wait: Across machines: seconds to wait for agents, at the start and when too few reply.
 
@@ -91,10 +91,10 @@ class Settings:
         object.__setattr__(self, "local", self.train)
 
     def updated(self, recipe: Recipe | None = None, **options: Any) -> Settings:
-        """These settings with other values; a recipe fills in what is not set.
+        """Return these settings with other values; a recipe provides what is not set.
 
         Raises:
-            InputError: If there is no option of that name; the message has the nearest one.
+            InputError: If there is no option of that name; the message suggests the nearest one.
         """
         known = [f.name for f in fields(self) if f.init]
         for name in options:
@@ -109,7 +109,7 @@ class Settings:
 
 
 def takes_settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Show the options of Settings in the signature of a function that takes them as **options."""
+    """Add the fields of Settings to the signature of a function that takes them as **options."""
     shown = inspect.signature(function)
     own = [p for p in shown.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     options = [p.replace(kind=p.KEYWORD_ONLY) for p in inspect.signature(Settings).parameters.values()]

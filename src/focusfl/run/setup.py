@@ -1,4 +1,4 @@
-"""Setup: one run, checked and ready: a method, a federation, a model and settings."""
+"""Setup: one run that has been checked: a method, a federation, a model and settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Model = nn.Module | Callable[[], nn.Module]
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that decides the numbers of a run, and what is made of it: task, engine, device."""
+    """Everything that determines the numbers of a run, and the task, engine and device built from it."""
 
     algorithm: Algorithm
     fed: Federation
@@ -39,8 +39,8 @@ class Setup:
     task: Task = field(init=False, repr=False)
     engine: Engine = field(init=False, repr=False)
     device: torch.device = field(init=False)
-    bf16: bool = field(init=False)  # bfloat16 is asked for, and this machine supports it
-    presence: Presence = field(init=False)  # which agents are there in which round
+    bf16: bool = field(init=False)  # bfloat16 is requested, and this machine supports it
+    presence: Presence = field(init=False)  # which agents are present in which round
 
     @staticmethod
     def of(
@@ -52,7 +52,7 @@ class Setup:
         settings: Settings | None = None,
         **options: Any,
     ) -> Setup:
-        """A checked run; the data's own recipe fills in what is left out.
+        """Check a run and return it. The data set's recipe provides what is left out.
 
         Args:
             algorithm: The method.
@@ -60,8 +60,8 @@ class Setup:
             rounds: Number of rounds.
             model: A function that makes a network (called under the seed), or a network, whose weights are the
                 start.
-            settings: All other options at once,
-            **options: or one by one: the fields of Settings.
+            settings: All other options, as one object.
+            **options: Fields of Settings; they override those in `settings`.
 
         Raises:
             InputError: If an option, the model or the engine does not fit.
@@ -69,7 +69,7 @@ class Setup:
         """
         model = model or fed.recipe.model
         if model is None:
-            raise InputError(f"the data {fed.name!r} has no model of its own: pass model=, any torch.nn.Module")
+            raise InputError(f"the data set {fed.name!r} has no default model: pass model=, any torch.nn.Module")
         changes = options if rounds is None else {**options, "rounds": rounds}
         setup = Setup(algorithm, fed, model, (settings or Settings()).updated(fed.recipe, **changes))
         setup.task.check(fed.training.x)
@@ -80,7 +80,7 @@ class Setup:
         return setup
 
     def __post_init__(self) -> None:
-        """Make what the run needs; an option, engine or device that cannot be used says so now."""
+        """Build what the run needs. An option, engine or device that cannot be used raises an InputError here."""
         s, fed = self.settings, self.fed
         place, networks = device.find_device(s.device), InitialWeights(self.model, s.seed)
         task = Task(networks.network(), fed.classes)
@@ -89,33 +89,33 @@ class Setup:
         kind = choose(s.engine, task, fed, s.local)
         task.network.to(place)
         engine = kind(task, fed.to(place), s.local, s.T, s.seed)
-        made = {"E": fed.E, "networks": networks, "task": task, "engine": engine, "device": place}
-        for name, value in {**made, "bf16": task.bf16, "presence": presence}.items():
+        built = {"E": fed.E, "networks": networks, "task": task, "engine": engine, "device": place}
+        for name, value in {**built, "bf16": task.bf16, "presence": presence}.items():
             object.__setattr__(self, name, value)
 
     def changed(self, algorithm: Algorithm | None = None, fed: Federation | None = None, **options: Any) -> Setup:
-        """Another run: with another method, other data or other settings."""
+        """Return the same run with another method, other data or other settings."""
         settings = replace(self.settings, **options)
         return Setup(algorithm or self.algorithm, fed or self.fed, self.model, settings)
 
     def start(self) -> tuple[State, State]:
-        """The server's and the agents' states before the first round."""
+        """Return the server's and the agents' states before the first round."""
         server = tree_map(lambda v: v.to(self.device), self.algorithm.start(self.networks, self.fed.E))
         return server, self.enrolled(server, self.fed.E)
 
     def enrolled(self, server: State, count: int) -> State:
-        """The first states of that many agents."""
+        """Return the first states of `count` new agents."""
         return repeat(tree_map(lambda v: v.to(self.device), self.algorithm.enroll(server)), count)
 
     @cached_property
     def fingerprint(self) -> str:
-        """What tells this run from every other (run/identity.py)."""
+        """A digest that identifies this run (run/identity.py)."""
         return identity.fingerprint(self)
 
     def _check_batches(self) -> None:
-        """Refuse batches of a single example where the network cannot train on one.
+        """Refuse batches of a single example if the network cannot train on one.
 
-        At the end of an epoch such a batch joins the one before (engines/one_agent.py), but there may be none.
+        At the end of an epoch such a batch is merged with the one before, if there is one (engines/one_agent.py).
         """
         batch, rows = self.settings.local.batch, self.fed.training
         small = (rows.sizes == 1).nonzero().flatten().tolist()

@@ -17,7 +17,7 @@ from focusfl.run.settings import Settings
 from focusfl.run.setup import Model
 
 Load = Callable[[Context], tuple[Any, Any]]
-"""(x, y) to train on and (x, y) to test on, of the node whose context it is: arrays or tensors."""
+"""A function from a node's context to its (x, y) for training and its (x, y) for testing, arrays or tensors."""
 
 
 def client_app(
@@ -29,12 +29,12 @@ def client_app(
     train: Train | None = None,
     secure: bool = False,
 ) -> ClientApp:
-    """The ClientApp. Server and nodes must be given the same algorithm, model and training options.
+    """Return the ClientApp. Server and nodes need the same algorithm, model and training options.
 
     Args:
         algorithm: The method.
         model: A function that makes the network (called under the run's seed), or a torch.nn.Module.
-        load: Loads the node's data, once per run; it gets Flower's context, and `context.node_config` says
+        load: Loads the node's data, once per run; it receives Flower's context, and `context.node_config` says
             which node this is. What it raises is logged at the node only.
         classes: Number of classes; None for regression.
         train: Options of local training.
@@ -50,7 +50,7 @@ def client_app(
 
 
 def checked_pair(pair: tuple[Any, Any], classes: int | None) -> tuple[Data, Data]:
-    """A node's training and test data, if they can be trained on. In regression whole numbers are amounts too."""
+    """Check and return a node's training and test data. In regression, whole-number labels become floats."""
     tokens = isinstance(pair[0][0], Tensor) and not pair[0][0].is_floating_point()
     training, testing = (as_data("the node's data", part, tokens) for part in pair)
     if classes is None:

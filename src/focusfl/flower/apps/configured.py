@@ -1,4 +1,4 @@
-"""The app that `flwr run` takes: everything by its run configuration, nothing to program.
+"""The app for `flwr run`: the run configuration sets everything, and no code is needed.
 
 Nodes with `data` in their node configuration read that folder; the others are the agents of the data set that the
 run names, as in a simulation. docs/flower.md lists the keys.
@@ -47,11 +47,11 @@ KEYS: dict[str, Any] = {
     "out": "",
     "resume": False,
 } | {key: getattr(Settings(), key.replace("-", "_")) for key in SETTINGS}
-"""Keys of the run configuration and their defaults; 0 and "" mean: as the data has it."""
+"""Keys of the run configuration and their defaults; 0 and "" stand for the data set's default."""
 
 
 class RunConfig:
-    """A run configuration, checked. Options of data, training and methods: `data.name`, `train.lr`, `focus.M`."""
+    """A checked run configuration. Options of data, training and methods: `data.name`, `train.lr`, `focus.M`."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         for key in {k.partition(".")[0] for k in config} & {"joins", "leaves"}:
@@ -66,8 +66,8 @@ class RunConfig:
                 tables.setdefault(table, {})[option] = value
         self.named = bool(tables["data"].get("name"))
         if not self.named and any(k != "name" for k in tables["data"]):
-            raise InputError("data.name: options of the data are set, but data.name does not say which data")
-        if not self.named:  # every node has data of its own
+            raise InputError("data.name: options of the data are set, but not the name of the data set")
+        if not self.named:  # every node has its own data
             tables["data"] = {"name": "folder", "path": "."}
         raw = {**tables, "algorithms": [str(self["algorithm"])], "seeds": [int(self["seed"])]}
         self.experiment = Experiment.parse(raw, "run configuration")
@@ -86,7 +86,7 @@ class RunConfig:
 
     @cached_property
     def fed(self) -> Federation | None:
-        """The data set that the run names; None: every node has data of its own."""
+        """The data set that the run names; None if every node has its own data."""
         return _federation(self.experiment.model_dump_json(), self["seed"]) if self.named else None
 
     @property
@@ -131,14 +131,14 @@ class RunConfig:
         return algorithm
 
     def job(self, context: Context) -> Job:
-        """A node's job."""
+        """Return the job of the node with this context."""
         e, columns, classes = number(context), "", self.classes
         if "data" in context.node_config:
-            place, names = str(context.node_config["data"]), (self["label"], self["text"])
-            found = read_node_data(
-                place, self.labels, str(e), self["seed"], self["test"], *names, regression=classes is None
+            path, names = str(context.node_config["data"]), (self["label"], self["text"])
+            data = read_node_data(
+                path, self.labels, str(e), self["seed"], self["test"], *names, regression=classes is None
             )
-            pair, columns = (found.training, found.testing), found.columns
+            pair, columns = (data.training, data.testing), data.columns
         elif self.fed is not None and e < self.fed.E:
             pair = self.fed.train(e), self.fed.test(e)
         else:
@@ -147,7 +147,7 @@ class RunConfig:
         return Job(self.algorithm, self.model, self.settings, training, testing, classes, columns=columns)
 
     def deployment(self) -> Deployment:
-        """What the server runs."""
+        """Return what the server runs."""
         require("test", self["test"], 0 < self["test"] < 1, "a share between 0 and 1")
         agents = self["agents"] or (self.fed.E if self.fed is not None else 0)
         return Deployment.of(
@@ -163,10 +163,10 @@ class RunConfig:
 
 
 def parse_model(text: str) -> Callable[[], nn.Module]:
-    """From "mlp:64,32,10", a function that makes it."""
+    """Return a function that makes the network of a text such as "mlp:64,32,10"."""
     name, _, sizes = text.partition(":")
     if name not in MODELS:
-        raise InputError(f"model = {text!r}: {nearest(name, MODELS)}; sizes stand behind a colon: mlp:64,32,10")
+        raise InputError(f"model = {text!r}: {nearest(name, MODELS)}; sizes follow a colon, as in mlp:64,32,10")
     try:
         make = partial(MODELS[name], *(int(size) for size in sizes.split(",") if size.strip()))
         if not list(make().parameters()):
@@ -178,7 +178,7 @@ def parse_model(text: str) -> Callable[[], nn.Module]:
 
 @cache
 def _federation(experiment: str, seed: int) -> Federation:
-    """Once in a process: a simulation's worker answers many messages."""
+    """Make the data once per process: a worker of a simulation answers many messages."""
     return Experiment.model_validate_json(experiment).federation(seed)
 
 

@@ -11,7 +11,7 @@ from focusfl.flower.deployment import Deployment, serve
 
 
 def server_app(deployment: Deployment | Callable[[Context], Deployment]) -> ServerApp:
-    """The ServerApp that trains, evaluates and writes the results.
+    """Return the ServerApp that trains, evaluates and writes the results.
 
     Args:
         deployment: What to run, or a function that makes it from Flower's context.

@@ -1,1 +1,1 @@
-"""What server and nodes say to each other, over any of Flower's grids."""
+"""The messages between server and nodes, over any of Flower's grids."""

@@ -1,4 +1,4 @@
-"""The server's side of a round: send, check every reply, sum. Over any of Flower's grids."""
+"""The server's side of a round, over any of Flower's grids: send messages, check every reply, sum the uploads."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ class Exchange:
 
     roster: Roster
     task: Task
-    simulated: bool = False  # the nodes are in a simulation and show the loss of each test example
-    restore: tuple[set[int], State] = field(default_factory=lambda: (set(), {}))  # whom to give which states back
+    simulated: bool = False  # the nodes are simulated and send the loss of each test example
+    # the agents to which the next message restores their state, and the states of all agents
+    restore: tuple[set[int], State] = field(default_factory=lambda: (set(), {}))
 
     def round(self, server: State, t: int, cohort: Ints, states: State | None = None) -> Replies:
-        """`local` at each agent of the cohort; the uploads that fit are summed in the order of the agents.
+        """Run `local` at each agent of the cohort, and sum the valid uploads in the order of the agents.
 
         An upload that does not fit is ignored as a whole. New states, where nodes show them, are put into `states`.
         """
@@ -65,7 +66,7 @@ class Exchange:
         return Replies(total.result(), tree_map(lambda *vs: torch.stack(vs), *rows), np.array(answered), dropped)
 
     def evaluate(self, server: State, t: int) -> tuple[Scores, Tensor | None]:
-        """Loss and accuracy of every agent, NaN for those that sent none; and the labels, [E, M]."""
+        """Return the loss and accuracy of every agent, NaN for those that sent none; and the labels, [E, M]."""
         roster, E, classes = self.roster, self.roster.E, self.task.classes
         view = roster.algorithm.downlink(server, torch.tensor(0))
         label = None if roster.settings.secure else roster.algorithm.label(view, roster.algorithm.enroll(server))
@@ -92,7 +93,7 @@ class Exchange:
         return Scores(loss, None if classes is None else acc, examples, dropped), pi
 
     def best(self) -> Tensor:
-        """The loss that each agent reaches alone, [E]; NaN for those that sent none."""
+        """Return the loss that each agent reaches alone, [E]; NaN for those that sent none."""
         roster = self.roster
         timeout = roster.settings.timeout * roster.settings.T  # all rounds at once
         messages = {e: roster.message("query.best", node, 0) for e, node in roster.nodes.items()}
@@ -120,7 +121,7 @@ class Exchange:
             new = to_arrays({k: v for k, v in view.items() if arrays.get(id(v)) is None})
             arrays.update({id(view[k]): array for k, array in new.items() if id(view[k]) in arrays})
             record = ArrayRecord()
-            for k, v in view.items():  # given to ArrayRecord at once, they would be hashed again for each message
+            for k, v in view.items():  # one at a time: ArrayRecord(view) would hash them again for each message
                 record[k] = arrays.get(id(v)) or new[k]
             records: dict[str, Any] = {"view": record}
             if e in self.restore[0]:
@@ -132,7 +133,7 @@ class Exchange:
     def send(
         self, messages: dict[int, Message], agents: Ints, timeout: float
     ) -> tuple[dict[int, RecordDict], dict[int, str]]:
-        """The replies, and why other agents gave none; both by agent."""
+        """Send the messages; return the replies, and why other agents sent none, by agent."""
         contents: dict[int, RecordDict] = {}
         dropped = {e: "it is not connected" for e in agents.tolist() if e not in messages}
         for e, reply in self.roster.send(messages, timeout).items():

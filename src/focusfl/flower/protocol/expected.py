@@ -36,6 +36,6 @@ class EmptyAgent:
 
 
 def expected(algorithm: Algorithm, server: State, task: Task, lr: float) -> tuple[State, Upload]:
-    """An agent's new state and its upload: names, shapes and types are right, the numbers are not."""
+    """Return an agent's new state and its upload, whose names, shapes and types are right but not their numbers."""
     view = algorithm.downlink(server, torch.tensor(0))
     return algorithm.local(view, algorithm.enroll(server), EmptyAgent(task, lr))

@@ -1,8 +1,8 @@
-"""What a node remembers of a run: in Flower's `context.state`, and on its own disk where it has a folder for it.
+"""What a node remembers of a run: in Flower's `context.state`, and on disk if it has a folder for that.
 
-A SuperNode that restarts, or a run that is resumed under a new number, finds `context.state` empty; the folder then
-lets it continue. The states before and after the last round are kept, because a server that was killed before it
-wrote its checkpoint asks for that round again.
+After a restart of the SuperNode, or in a resumed run, which has a new number, `context.state` is empty; the node
+then continues from the folder. The states before and after the last round are stored, because a server that was
+killed before it wrote its checkpoint asks for that round again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Memory:
 
     @property
     def t(self) -> int | None:
-        """The last round this node trained in, from 0; -1: enrolled, no round yet; None: nothing is remembered."""
+        """The last round this node trained in, from 0; -1 if it has only enrolled, None if nothing is stored."""
         mark = self.records.config_records.get(MARK)
         if mark is not None and mark["key"] == self.key:
             return int(str(mark["t"]))
@@ -48,7 +48,7 @@ class Memory:
         return t
 
     def recall(self, t: int) -> State | None:
-        """The state to begin round t with; None where there is none that fits."""
+        """Return the state to start round t with; None if no stored state fits."""
         last = self.t
         if last is None or last > t:
             return None
@@ -68,7 +68,7 @@ class Memory:
 
 
 def _read(path: Path) -> tuple[int, State] | None:
-    """What was kept on disk; None where the file is damaged: the node is then enrolled again."""
+    """Read the round and the states from disk; None if the file is damaged: the node is then enrolled again."""
     try:
         with safe_open(path, framework="pt") as handle:
             header = json.loads((handle.metadata() or {})["focusfl"])

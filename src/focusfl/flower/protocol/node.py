@@ -1,9 +1,9 @@
-"""A node: answers the server's messages with its own data. What is in no reply never leaves it.
+"""A node: it answers the server's messages, using its own data. Only what is in a reply leaves the node.
 
-enroll     says which agent it is, and takes its first state
-train      the K local steps of a round; in a secure run in four stages, and the upload is masked
-evaluate   numbers alone: loss, accuracy, its label
-best       the loss it would reach alone
+enroll     report which agent it is, and take its first state
+train      take the K local steps of a round; in a secure run in four stages, with a masked upload
+evaluate   send only numbers: loss, accuracy and label
+best       send the loss that it reaches alone
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from focusfl.run.setup import Model
 from focusfl.util.errors import InputError
 
 LOGGER = logging.getLogger("focusfl")
-STAGES = ("keys", "shares", "masked", "reveal")  # of a secure sum
-MAX_JOBS = 32  # in one process: a simulation's worker plays many nodes
+STAGES = ("keys", "shares", "masked", "reveal")  # the stages of a secure sum
+MAX_JOBS = 32  # per process: a worker of a simulation runs many nodes
 _JOBS: OrderedDict[tuple[str, int, str], Job] = OrderedDict()  # by app, run and configuration
 
 
@@ -46,28 +46,28 @@ class LostState(Refused):
 
 @dataclass(frozen=True)
 class Job:
-    """What a node needs to know besides its messages. It is made once per run."""
+    """What a node needs to know in addition to its messages. It is created once per run."""
 
     algorithm: Algorithm
     model: Model
-    settings: Settings  # of these, the options of local training and `secure`
+    settings: Settings  # only the options of local training and `secure` are used
     training: Data
     testing: Data
     classes: int | None
-    simulated: bool = False  # it shows its state and its losses, and takes its state back, so that a run can resume
-    columns: str = ""  # digest of the names of a table's columns, which all nodes must have in common
-    tasks: dict[int, Task] = field(default_factory=dict)  # by seed: the network with its loss, made once
+    simulated: bool = False  # the node also sends its state and losses, and accepts a state: runs can resume
+    columns: str = ""  # digest of a table's column names, which must be the same at all nodes
+    tasks: dict[int, Task] = field(default_factory=dict)  # the network with its loss, by seed
 
 
 def client(make_job: Callable[[Context], Job]) -> ClientApp:
-    """The ClientApp. `make_job` is called once per run and process."""
+    """Return the ClientApp. `make_job` is called once per run and process."""
     app, name = ClientApp(), uuid.uuid4().hex
 
     def node(message: Message, context: Context) -> Node:
-        number(context)  # a node without a number is told so first
+        number(context)  # first of all, refuse a node without a number
         key = name, context.run_id, f"{sorted(context.node_config.items())} {sorted(context.run_config.items())}"
         if key not in _JOBS:
-            _JOBS[key] = _quietly(make_job, context)
+            _JOBS[key] = _make_job_privately(make_job, context)
             while len(_JOBS) > MAX_JOBS:
                 _JOBS.popitem(last=False)
         return Node(_JOBS[key], message, context)
@@ -97,12 +97,14 @@ def client(make_job: Callable[[Context], Job]) -> ClientApp:
     return app
 
 
-def _quietly(make_job: Callable[[Context], Job], context: Context) -> Job:
-    """Flower sends the server what a ClientApp raises, and a message about data may quote a cell or a label: so it
-    goes to this node's log only."""
+def _make_job_privately(make_job: Callable[[Context], Job], context: Context) -> Job:
+    """Make the job; write errors to this node's log only.
+
+    Flower sends the server what a ClientApp raises, and a message about data may quote a cell or a label.
+    """
     try:
         return make_job(context)
-    except Refused:  # it says nothing about the data
+    except Refused:  # its message contains no data
         raise
     except Exception:
         LOGGER.exception("this node's data cannot be used")
@@ -125,7 +127,7 @@ class Node:
             self.memory.keep(-1, {}, to_tree(self.content, "state"))
 
     def enroll(self) -> RecordDict:
-        """Take the first state, unless this run is remembered here; say which agent this is."""
+        """Take the first state, unless this node already has one for this run; report which agent this is."""
         job = self.job
         self.task.check(job.training.x)  # torch's own error, which Flower sends to the server, would quote a label
         starts_over = self.begin or self.memory.recall(self.t) is None
@@ -136,9 +138,9 @@ class Node:
         return RecordDict({"hello": ConfigRecord(hello | {"classes": -1 if job.classes is None else job.classes})})
 
     def train(self) -> RecordDict:
-        """The K local steps of round t, not masked."""
+        """Take the K local steps of round t and send the upload unmasked."""
         if self.job.settings.secure:
-            raise Refused("this node's run is secure: it sends its upload masked or not at all")
+            raise Refused("this node takes part in a secure run and sends its upload only masked")
         try:
             new, upload = self._local()
         except LostState:
@@ -149,7 +151,7 @@ class Node:
         return reply
 
     def masked(self, stage: str, context: Context) -> RecordDict:
-        """A stage of a secure sum; the K local steps belong to the third."""
+        """Take part in one stage of a secure sum; the third one includes the K local steps."""
         upload = self._local()[1] if stage == "masked" else None
         return secure_round.reply(stage, self.e, self.content, context, None if upload is None else upload.add)
 
@@ -157,7 +159,7 @@ class Node:
         """Run `local` for this round and remember the new state."""
         last = self.memory.t
         if last is not None and last > self.t:
-            raise Refused(f"this node has done round {last + 1} and does not go back to {self.t + 1}")
+            raise Refused(f"this node has completed round {last + 1} and cannot return to round {self.t + 1}")
         view = to_tree(self.content, "view")
         state = self._state(view)
         new, upload = self.job.algorithm.local(view, state, self._agent(self.t))
@@ -166,19 +168,19 @@ class Node:
         return new, upload
 
     def evaluate(self) -> RecordDict:
-        """Numbers alone: loss and accuracy on this node's test data, and its label where the method has one."""
+        """Send only numbers: loss and accuracy on this node's test data, and its label if the method has one."""
         view, job = to_tree(self.content, "view"), self.job
         state = self._state(view)
         h = predictor(self.task, job.testing.x)
-        found = score(job.algorithm, view, state, self.task, h, job.testing.y)
+        scores = score(job.algorithm, view, state, self.task, h, job.testing.y)
         label = None if job.settings.secure else job.algorithm.label(view, state)
-        reply = self._reply(found, label)
+        reply = self._reply(scores, label)
         if job.simulated:
-            reply["examples"] = ArrayRecord(OrderedDict(loss=Array(found.loss.numpy())))
+            reply["examples"] = ArrayRecord(OrderedDict(loss=Array(scores.loss.numpy())))
         return reply
 
     def best(self) -> RecordDict:
-        """The loss that this node alone would reach with its own data: what its excess risk is measured against."""
+        """Train alone on this node's data, and send the loss: the best loss for its excess risk."""
         alone = Local()
         state: State = alone.start(InitialWeights(self.job.model, self.seed), 1)
         for t in range(self.rounds):
@@ -198,7 +200,7 @@ class Node:
             return known
         try:
             return self.job.algorithm.enroll(view)
-        except KeyError as error:  # the method's first state is not in what agents receive
+        except KeyError as error:  # what agents receive is not enough to make the method's first state
             raise LostState("this node has lost its state and must be enrolled again") from error
 
     def _reply(self, found: Score, label: torch.Tensor | None) -> RecordDict:
@@ -213,7 +215,7 @@ class Node:
 
 
 def number(context: Context) -> int:
-    """Which agent this is: `agent` of the node's configuration, or the partition of a simulation."""
+    """Return the agent's number: `agent` in the node's configuration, or the partition in a simulation."""
     for key in ("agent", "partition-id"):
         if key in context.node_config:
             return int(str(context.node_config[key]))

@@ -20,7 +20,7 @@ FIRST_REPLY_TIMEOUT = 120.0  # seconds at least for a node's first reply: it loa
 
 
 class NotYet(Refused):
-    """The node cannot take part now, but the cause may pass."""
+    """The node cannot take part now, but perhaps later."""
 
 
 def run_signature(algorithm: Algorithm, settings: Settings) -> str:
@@ -37,28 +37,28 @@ class Roster:
     settings: Settings
     classes: int | None
     E: int
-    key: str  # of the run: hex digits
+    key: str  # the run's key, in hex digits
     log: Callable[[str], None] = LOGGER.warning
     nodes: dict[int, int] = field(default_factory=dict)  # agent: node id
     refused: dict[int, str] = field(default_factory=dict)  # node id: why it is not an agent
-    columns: tuple[int, str] | None = None  # the first agent, and the digest of its columns' names
+    columns: tuple[int, str] | None = None  # the first agent that enrolled, and the digest of its column names
 
     def gather(self, t: int, first_state: State, begin: bool, wait: float = 60.0) -> None:
-        """Enroll the nodes that are new; return when all E agents are there or `wait` seconds have passed."""
-        until = time.monotonic() + wait
+        """Enroll new nodes; return when all E agents are connected or `wait` seconds have passed."""
+        deadline = time.monotonic() + wait
         while True:
-            here = set(self.grid.get_node_ids())
-            self.nodes = {e: node for e, node in self.nodes.items() if node in here}
-            self.refused = {node: why for node, why in self.refused.items() if node in here}
-            new = here - set(self.nodes.values()) - set(self.refused)
+            connected = set(self.grid.get_node_ids())
+            self.nodes = {e: node for e, node in self.nodes.items() if node in connected}
+            self.refused = {node: why for node, why in self.refused.items() if node in connected}
+            new = connected - set(self.nodes.values()) - set(self.refused)
             if new:
                 self._enroll(new, t, first_state, begin, max(FIRST_REPLY_TIMEOUT, wait))
-            if len(self.nodes) >= self.E or time.monotonic() > until:
+            if len(self.nodes) >= self.E or time.monotonic() > deadline:
                 return
             time.sleep(0.5)
 
     def _enroll(self, new: set[int], t: int, first_state: State, begin: bool, timeout: float) -> None:
-        """Send new nodes the first state, and learn which agents they are."""
+        """Send new nodes the first state, and register which agents they are."""
         state = to_arrays(first_state)
         messages = {node: self.message("query.enroll", node, t, {"state": state}, begin) for node in sorted(new)}
         for node, reply in self.send(messages, timeout).items():
@@ -73,13 +73,13 @@ class Roster:
                 self.nodes[e] = node
 
     def _check_in(self, reply: RecordDict | str, t: int) -> int:
-        """Which agent a node is, if it fits this run."""
+        """Return which agent a node is; raise Refused if it does not fit this run."""
         if isinstance(reply, str):
             raise NotYet(reply)
         hello = reply.config_records.get("hello", ConfigRecord())
         e, n, job = hello.get("agent"), hello.get("n"), hello.get("job")
         if not isinstance(e, int) or not 0 <= e < self.E:
-            raise Refused(f"it says it is agent {e!r}; this run has agents 0 to {self.E - 1}")
+            raise Refused(f"it claims to be agent {e!r}; this run has agents 0 to {self.E - 1}")
         if e in self.nodes:
             raise NotYet(f"it says it is agent {e}, which node {self.nodes[e]} is already")
         wanted = run_signature(self.algorithm, self.settings)
@@ -88,13 +88,13 @@ class Roster:
         classes = -1 if self.classes is None else self.classes
         if hello.get("classes") != classes or not isinstance(n, int) or n < 1:
             raise Refused(f"it has {hello.get('classes')!r} classes and {n!r} examples; expected {classes} classes")
-        columns = hello.get("columns")  # a digest: the names themselves do not travel
+        columns = hello.get("columns")  # a digest: the names themselves stay at the node
         first, expected = self.columns or (e, columns)
         if not isinstance(columns, str) or columns != expected:
             wish = "all nodes must have tables with the same column names, or none may have one"
             raise Refused(f"its columns differ from those of agent {first}: {wish}")
         self.columns = first, columns
-        if hello.get("anew") is True and t > 0:
+        if hello.get("starts_over") is True and t > 0:
             self.log(f"agent {e} joins late, or has lost its state: it starts over")
         return e
 
@@ -107,7 +107,7 @@ class Roster:
         return Message(content, node, kind, ttl=max(self.settings.timeout, FIRST_REPLY_TIMEOUT) + 60)
 
     def send(self, messages: dict[int, Message], timeout: float) -> dict[int, RecordDict | str]:
-        """Each one's reply, or why there is none.
+        """Send the messages; return each reply, or the reason why there is none.
 
         A reply is matched by the message it answers: Flower itself may reply for a node that has gone.
         """
@@ -115,20 +115,22 @@ class Roster:
         if messages:
             replies = self.grid.send_and_receive(list(messages.values()), timeout=timeout)
         by_message = {reply.metadata.reply_to_message_id: reply for reply in replies}
-        found: dict[int, RecordDict | str] = {}
+        outcomes: dict[int, RecordDict | str] = {}
         for who, message in messages.items():
             reply = by_message.get(message.metadata.message_id)
             if reply is None:
-                found[who] = f"no reply within {timeout:g} s"
+                outcomes[who] = f"no reply within {timeout:g} s"
             elif reply.has_error():
-                found[who] = one_line(f"error {reply.error.code}: {reply.error.reason}")
+                outcomes[who] = one_line(f"error {reply.error.code}: {reply.error.reason}")
             else:
-                found[who] = reply.content
-        return found
+                outcomes[who] = reply.content
+        return outcomes
 
 
 def one_line(text: str, max_length: int = 400) -> str:
-    """For a log: what a node sent may hold anything. Both ends are kept, since a trace has its message at the
-    end."""
+    """Return a text from a node as one printable line for the log.
+
+    Both ends of a long text are kept, because a traceback ends with its message.
+    """
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= max_length else f"{line[: max_length // 2]} ... {line[-max_length // 2 :]}"

@@ -1,4 +1,4 @@
-"""Trees of tensors as Flower's records and back. What a peer sent is checked before it is believed."""
+"""Convert trees of tensors to Flower's records and back, and check what a peer sent."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from focusfl.core.tree import Tree, flatten, tree_map, unflatten
 
 
 class Refused(Exception):
-    """What came must not enter the model; the message says why in one line."""
+    """A peer's message cannot be accepted; the error says why in one line."""
 
 
 def to_arrays(tree: Tree) -> ArrayRecord:
-    """A tree as Flower's record; nested keys become paths such as "w/1.weight"."""
+    """Return a tree as Flower's record; nested keys become paths such as "w/1.weight"."""
     flat = flatten(tree)
     return ArrayRecord(OrderedDict((k, Array(v.detach().cpu().contiguous().numpy())) for k, v in flat.items()))
 
 
 def to_tree(content: RecordDict, name: str) -> Tree:
-    """The record of that name as a tree; no such record: an empty one."""
+    """Return the record of that name as a tree, which is empty if there is no such record."""
     record = content.array_records.get(name, ArrayRecord())
     return unflatten({k: torch.from_numpy(array.numpy().copy()) for k, array in record.items()})
 
 
 def checked(content: RecordDict, name: str, like: Tree) -> Tree:
-    """The record of that name from a peer, as a tree with the keys, shapes and types of `like` and finite numbers.
+    """Return a peer's record of that name as a tree; its keys, shapes and types must be those of `like`.
 
     Raises:
-        Refused: If it is anything else.
+        Refused: If it differs, or a number is not finite.
     """
     record = content.array_records.get(name, ArrayRecord())
     wanted = flatten(like)  # empty sub-trees are not sent; they are taken from `like`
@@ -61,7 +61,7 @@ def checked_array(name: str, array: Array, shape: tuple[int, ...], dtype: str) -
         raise Refused(f"{name}: {wanted}, got {len(array.data)} bytes")
     try:
         values = array.numpy()
-    except Exception as error:  # whatever the bytes make numpy say
+    except Exception as error:  # invalid bytes can make numpy raise anything
         raise Refused(f"{name}: not readable ({type(error).__name__})") from error
     if not isinstance(values, np.ndarray) or (values.shape, str(values.dtype)) != (shape, dtype):
         raise Refused(f"{name}: {wanted}, got something else")

@@ -25,7 +25,7 @@ from focusfl.run import history, identity, results
 from focusfl.run.best_loss import Surrogates
 from focusfl.run.experiment import Experiment
 from focusfl.run.fit import train_and_judge
-from focusfl.run.result import lasting
+from focusfl.run.result import identifying_options
 from focusfl.run.setup import Setup
 from focusfl.util import files
 from focusfl.util.errors import CannotRun
@@ -64,7 +64,7 @@ class Cell:
         later = {"joins": s.joins, "leaves": s.leaves, "precision": precision}  # older cells have none of them
         return {
             "algorithm": type(algorithm).__name__.lower(),
-            "params": lasting(algorithm),
+            "params": identifying_options(algorithm),
             "data": {"name": e.data["name"], **data},
             "shift": e.shift,
             "train": e.train,

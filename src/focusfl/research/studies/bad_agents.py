@@ -36,7 +36,7 @@ from focusfl.research.studies.runner import Job, Key, Row, Study
 from focusfl.run.best_loss import Surrogates
 from focusfl.run.fit import after_prerequisite
 from focusfl.run.loop import run
-from focusfl.run.result import lasting
+from focusfl.run.result import identifying_options
 from focusfl.run.setup import Setup
 from focusfl.util.errors import Diverged, InputError
 from focusfl.util.progress import RunProgress
@@ -123,7 +123,7 @@ def settings(case: Case, method: str) -> dict[str, Any]:
         "factor": case.factor,
         "rounds": ROUNDS,
         "method": type(METHODS[method]).__name__,
-        "options": lasting(METHODS[method]),
+        "options": identifying_options(METHODS[method]),
     }
 
 

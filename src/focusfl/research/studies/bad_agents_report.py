@@ -21,7 +21,7 @@ from focusfl.research.studies.bad_agents import (
     Case,
 )
 from focusfl.research.studies.runner import Key, Row
-from focusfl.run.result import lasting
+from focusfl.run.result import identifying_options
 
 MAX_POINTS_LOST = 0.5  # of accuracy: up to this the good agents count as unharmed
 
@@ -121,7 +121,9 @@ def markdown(seeds: int, rows: dict[Key, Row]) -> str:
         parts += ["## Clusters", CLUSTERS, table(_correct_clusters, labelled)]
     if diverged := methods_with(lambda each: each.diverged):
         parts += ["## Diverged", DIVERGED, table(lambda each: f"{each.diverged} of {len(each.rows)}", diverged)]
-    options = [[name, runner.options_text(lasting(method)) or "none"] for name, method in METHODS.items()]
+    options = [
+        [name, runner.options_text(identifying_options(method)) or "none"] for name, method in METHODS.items()
+    ]
     parts += ["## Options", grid(["method", "options"], options), STUDY.source_note(rows.values())]
     return "\n\n".join(parts) + "\n"
 

@@ -4,10 +4,11 @@ A function whose name ends in `_printed` is the paper's formula. Where that form
 without the suffix is a corrected one. The arguments are the paper's symbols:
 
     E, M, K, T  agents, clusters, local steps per round, rounds
-    R, r        the smallest distance of two centres w_m*; the largest distance of an agent's optimum from its
-    centre delta0      Delta_0, how much closer than necessary the first models are to their centres gamma
-    gamma_m = |S_m|, the number of agents in cluster m mu, L       strong convexity and smoothness of the agents'
-    losses eta         the learning rate
+    R, r        the smallest distance of two centres w_m*; the largest of an agent's optimum from its centre
+    delta0      Delta_0, how much closer than necessary the first models are to their centres
+    gamma       gamma_m = |S_m|, the number of agents in cluster m
+    mu, L       strong convexity and smoothness of the agents' losses
+    eta         the learning rate
 
 Theorem 1 is theorem 2 with mu = L = 2 delta^2, the curvature of the linear agents' loss delta^2 ||w - mu_e||^2 +
 sigma^2, so the functions take mu and L.
