@@ -4,7 +4,7 @@ A function whose name ends in `_printed` is the paper's formula. Where that form
 without the suffix is a corrected one. The arguments are the paper's symbols:
 
     E, M, K, T  agents, clusters, local steps per round, rounds
-    R, r        the smallest distance of two centres w_m*; the largest distance of an agent's optimum from its centre
+    R, r        the smallest distance of two centres w_m*; the largest of an agent's optimum from its centre
     delta0      Delta_0, how much closer than necessary the first models are to their centres
     gamma       gamma_m = |S_m|, the number of agents in cluster m
     mu, L       strong convexity and smoothness of the agents' losses
