@@ -103,7 +103,7 @@ def test_a_nodes_key_has_flowers_format_and_the_operator_has_its_public_half(dep
         assert load_ssh_public_key((deployment / f"operator/nodes/agent-{e}.pub").read_bytes()) == key.public_key()
 
 
-def test_only_the_owner_can_read_secrets_whatever_the_umask(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_secrets_with_any_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         init(tmp_path / "site", 1, HOSTS)

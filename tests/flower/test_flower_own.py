@@ -33,7 +33,7 @@ CONFIG: dict[str, Any] = {"algorithm": "fedavg", "rounds": 1, "model": "mlp:2,2"
 ROWS = [(0.1, 3.0, 1), (0.2, 2.0, 0), (0.3, 1.0, 1), (0.4, 5.0, 0), (0.5, 4.0, 1)]  # age, pressure, label
 
 
-class Somebody:
+class FakeIdentity:
     """Messages need a sender; in a process of Flower's own it is set."""
 
     run_id = node_id = task_id = 1
@@ -77,7 +77,7 @@ class Machines:
 
 @pytest.fixture(autouse=True)
 def sender(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flower_message, "TaskIdentity", Somebody)
+    monkeypatch.setattr(flower_message, "TaskIdentity", FakeIdentity)
 
 
 def table(path: Path, header: str = "age,pressure,label", rows: Iterable[tuple[object, ...]] = ROWS) -> Path:
@@ -162,7 +162,7 @@ def test_what_an_apps_own_loader_raises_stays_at_the_node(caplog: pytest.LogCapt
     assert not any("Jane" in line for line in hall.said) and "Jane Doe" in caplog.text
 
 
-def test_a_network_with_too_few_outputs_is_told_without_a_label(tmp_path: Path) -> None:
+def test_a_network_with_too_few_outputs_is_refused_without_naming_a_label(tmp_path: Path) -> None:
     """torch says which label was out of bounds."""
     rows = [(p, q, 7 * y) for p, q, y in ROWS]
     hall = Machines({"classes": 8}, *(table(tmp_path / f"{e}.csv", rows=rows) for e in range(2)))

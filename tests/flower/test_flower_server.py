@@ -42,7 +42,7 @@ from focusfl.flower.protocol.wire import Refused, checked, to_arrays, to_tree
 Call = tuple[str, int, int]  # kind of message, agent, round
 
 
-class Somebody:
+class FakeIdentity:
     """Messages need a sender; in a process of Flower's own it is set."""
 
     run_id = node_id = task_id = 1
@@ -96,7 +96,7 @@ class Hall:
 
 @pytest.fixture(autouse=True)
 def sender(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flower_message, "TaskIdentity", Somebody)
+    monkeypatch.setattr(flower_message, "TaskIdentity", FakeIdentity)
 
 
 def quiet(_: str) -> None: ...
@@ -221,7 +221,7 @@ def test_a_lost_first_answer_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("name", ["focus", "fedma"])
-def test_a_node_that_restarts_goes_on(name: str) -> None:
+def test_a_node_that_restarts_continues(name: str) -> None:
     """FOCUS: a label from its own data. FedMA: its first state comes from the server, so it misses one round."""
     algorithm = ff.algorithms.ALGORITHMS[name]()
     hall = Hall(algorithm)
@@ -275,7 +275,7 @@ def lie(make: Callable[[Array], Array]) -> str:
     return str(error.value)
 
 
-def test_replies_that_lie_are_refused() -> None:
+def test_false_replies_are_refused() -> None:
     import io
 
     packed = io.BytesIO()
@@ -383,16 +383,16 @@ def test_a_secure_sum_too_small_to_divide_by_ends_the_run_and_says_why() -> None
     [
         ({"fraction": 0.5, "minimum": 3}, "from 1 to the 2 agents of a round"),
         ({"fraction": 0.25, "secure": True}, "from 2 to the 1 agents"),
-        ({"bayes": "true"}, "best = true"),
+        ({"bayes": "true"}, "bayes = true"),
         ({"resume": True}, "resume = true: set out"),
     ],
 )
-def test_runs_that_cannot_be_are_refused(change: dict[str, Any], message: str) -> None:
+def test_impossible_runs_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Deployment.of(ff.FedAvg(), model, 4, 3, rounds=1, train=TRAIN, **change)
 
 
-def test_nobody_left_at_the_end_says_so() -> None:
+def test_a_run_without_final_scores_fails_with_a_message() -> None:
     hall = Hall(ff.FedAvg())
     hall.lost = lambda call: call[0] == "query.best"
     with pytest.raises(TooFewReplies, match="no agent"):

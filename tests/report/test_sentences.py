@@ -206,7 +206,7 @@ def test_a_group_with_few_examples():
     assert warned(old) == []
 
 
-def test_clusters_that_nobody_is_in():
+def test_empty_clusters():
     pi, M5 = hard((0, 0, 0, 1), 5), {"params": PARAMS | {"M": 5}}
     assert only(warned(run(pi=pi, **M5)), "3 of 5 clusters are empty", "M = 2")
     pi[0] = [0.9, 0.0, 0.1, 0.0, 0.0]  # an agent is there with a small label
@@ -223,7 +223,7 @@ def test_many_uncertain_agents():
 
 
 def test_too_few_rounds_are_not_judged():
-    assert only(warned(run([0] * 4, rounds=7)), "only 7 rounds", "3 of them")
+    assert only(warned(run([0] * 4, rounds=7)), "only 7 rounds", "warm-up of 3")
     assert not any("rounds" in line for line in warned(run([0] * 4, rounds=8)))
 
 
@@ -295,7 +295,7 @@ def read(text):
 
 
 @given(federations())
-def test_everybody_is_in_one_group_and_gained_lost_or_neither(made):
+def test_every_agent_is_in_one_group_and_gained_lost_or_neither(made):
     runs, others = made
     E, lines = len(runs[0]["loss"]), explain(runs, others)
     named = [read(part) for part in re.findall(r"agents? ([^()]+) \(cluster", lines[0])]
@@ -328,13 +328,13 @@ def test_the_turned_agents_gain(turned):
     assert not any(line.startswith(WARNING) for line in lines)
 
 
-def test_without_others_it_says_which_call_tells_the_rest(turned):
+def test_without_baselines_it_shows_the_call_that_compares(turned):
     focus, fedavg, _ = turned
     lines = focus.explain().splitlines()
     calls = "result.explain(ff.fit(ff.FedAvg(), fed), ff.fit(ff.Local(), fed))"
-    assert len(lines) == 3 and f"against FedAvg and training alone: {calls}" in lines[-1]
-    assert f"lost against training alone: {calls}" in focus.explain(fedavg)
-    assert "lost against training alone: result.explain(ff.fit(ff.Local(), fed))" in fedavg.explain()
+    assert len(lines) == 3 and f"gain over FedAvg and training alone: {calls}" in lines[-1]
+    assert f"gain over training alone: {calls}" in focus.explain(fedavg)
+    assert "gain over training alone: result.explain(ff.fit(ff.Local(), fed))" in fedavg.explain()
 
 
 def test_results_of_other_data_seeds_and_methods_are_refused(turned, ragged):
@@ -369,7 +369,7 @@ def test_a_run_is_explained_alone_where_its_best_losses_are_those_of_agents_alon
     said = ff.fit(ff.Focus(M=2), fed, rounds=20).explain()
     assert (
         "Compared with training alone" in said
-        and "lost against FedAvg: result.explain(ff.fit(ff.FedAvg(), fed))" in said
+        and "gain over FedAvg: result.explain(ff.fit(ff.FedAvg(), fed))" in said
     )
 
 
@@ -425,7 +425,7 @@ def test_the_terminal_the_page_and_markdown_say_it(monkeypatch, capsys):
     assert "<h4>FedAvg</h4>" not in html.split("<h3>Results</h3>")[0]
 
 
-def test_compare_ends_in_words(monkeypatch, capsys, tmp_path):
+def test_compare_ends_with_sentences(monkeypatch, capsys, tmp_path):
     words = ["compare", "--data", "synthetic", "--rounds", "3", "--seeds", "0", "--out", str(tmp_path / "r")]
     for more in (["--algorithms", "focus,fedavg"], ["--algorithms", "fedavg"]):
         monkeypatch.setattr(sys, "argv", ["focusfl", *words, *more, "--overwrite"])

@@ -93,7 +93,7 @@ def test_a_surrogate_that_diverges_is_named():
         ff.fit(ff.FedAvg(), fed, rounds=60, bayes="agent", train=ff.Train(lr=0.35, steps=3))
 
 
-def test_surrogates_train_on_all_the_data_whatever_the_fraction(ragged):
+def test_surrogates_train_on_all_the_data_with_any_fraction(ragged):
     a, b = (Surrogates().best(Setup.of(ff.FedAvg(), ragged, 3, fraction=f)).loss for f in (1.0, 0.4))
     assert torch.equal(a, b)
 

@@ -60,5 +60,5 @@ def experiments() -> Table:
 
 
 def _summary(thing: object) -> str:
-    """The first line of its docstring."""
+    """Return the first line of its docstring."""
     return (inspect.getdoc(thing) or "").split("\n")[0]

@@ -5,7 +5,7 @@ the bootstrap fails: docs/decisions/22-faa-intervals.md. The mean of many exampl
 one number per agent, not as examples. The draws come from a fixed seed and in parts of bounded size, so that
 100,000 agents need no more memory than a thousand.
 
-Two agents tie if noise does not let us tell their risks apart. x [E] are numbers that are known up to normal noise
+Two agents tie if their difference may be noise. x [E] are numbers that are known up to normal noise
 of standard error s [E].
 """
 
@@ -177,12 +177,12 @@ def steepest_noise(s: Tensor, top: Tensor, low: Tensor, times: int = LIMIT_DRAWS
 
 
 def tied(x: Tensor, s: Tensor, level: float, which: Sequence[Tensor]) -> list[Tensor]:
-    """Find the agents that cannot be told apart from given ones.
+    """Find the agents whose risks noise does not distinguish from those of given agents.
 
     Args:
         x: [E] numbers.
         s: [E] their standard errors.
-        level: Probability with which no two equal agents are told apart.
+        level: Probability that no two equal agents are distinguished.
         which: The given agents, each a scalar tensor.
 
     Returns:
@@ -248,7 +248,7 @@ def widest_pair(x: Tensor, s: Tensor, z: float) -> tuple[float, float]:
 
 
 def _scaled(excess: Tensor, se: Tensor) -> tuple[Tensor, Tensor]:
-    """Around 0, in units of the largest standard error, in the order of risk: who is who does not matter."""
+    """Return both sorted by risk, centred at 0, in units of the largest standard error."""
     x, order = excess.double().sort()
     return (x - x.mean()) / float(se.max()), (se.double()[order] / float(se.max())).clamp_min(1e-9)
 

@@ -91,12 +91,13 @@ class Deployment:
         chosen = replace(chosen, train=chosen.train or Train(), checkpoint_every=1)
         require("rounds", chosen.rounds, chosen.rounds is not None, "a number: the nodes' data has no default")
         if chosen.bayes not in ("auto", "agent", "none"):
-            raise InputError(f"best = {chosen.bayes}: across machines use agent (each agent alone) or none")
+            raise InputError(f"bayes = {chosen.bayes}: across machines use agent (each agent alone) or none")
         require("agents", agents, agents >= 2, "two or more, since fairness compares agents")
         cohort = len(plan.cohort(chosen.seed, 0, agents, chosen.fraction))  # of a round
         least = 2 if chosen.secure else 1
+        chosen = replace(chosen, minimum=max(chosen.minimum, least))
         within = f"from {least} to the {cohort} agents of a round"
-        require("minimum", chosen.minimum, cohort >= least and chosen.minimum <= cohort, within)
+        require("minimum", chosen.minimum, chosen.minimum <= cohort, within)
         if resume and out is None:
             raise InputError("resume = true: set out, the folder with the results of the run to resume")
         return Deployment(algorithm, model, agents, classes, chosen, out, resume, name)

@@ -1,4 +1,4 @@
-"""What a method discloses to the server about one agent: found out in real rounds of small agents."""
+"""What a method discloses to the server about one agent: measured in real rounds of small agents."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _disclosed(algorithm: Algorithm) -> str:
 
 
 def _replies(algorithm: Algorithm, engine: Serial, server: State) -> list[Replies]:
-    """What the server sees in each of some rounds."""
+    """Return what the server sees in each of some rounds."""
     states, rounds = repeat(algorithm.enroll(server), AGENTS), []
     for t in range(ROUNDS):
         rounds.append(engine.round(algorithm, server, states, t, np.arange(AGENTS)))
@@ -82,7 +82,7 @@ def _replies(algorithm: Algorithm, engine: Serial, server: State) -> list[Replie
 
 
 def _kinds(each: State) -> str:
-    """Entries of [C, ...], or models, with what they are."""
+    """Name the entries with their kind, for example "loss (a number)"."""
 
     def kind(v: Any) -> str:
         return "a model" if isinstance(v, dict) else ["a number", "a vector", "a matrix"][v.dim() - 1]

@@ -86,7 +86,7 @@ class Row(TypedDict):
     bayes: list[float]  # best loss
     bayes_kind: str  # where the best losses come from: exact | true | learned | agent
     pi: list[list[float]] | None  # [E][M] soft labels; None for methods without
-    clusters: list[int]  # who shares a model with whom
+    clusters: list[int]  # agents with the same number share a model
     true_clusters: list[int] | None  # None if they are not known
     ari: float | None  # adjusted Rand index of `clusters` and `true_clusters`
 
@@ -177,7 +177,7 @@ def values(runs: Sequence[Row], metric: Metric) -> list[float]:
 
 
 def clusters_right(runs: Sequence[Row], unknown: str = "-") -> str:
-    """Say in how many runs the clusters are the true ones: "2 of 3"."""
+    """Return in how many runs the clusters are the true ones, as "2 of 3"."""
     known = [row for row in runs if row["pi"] is not None and row["ari"] is not None]
     return f"{sum(row['ari'] == 1 for row in known)} of {len(known)}" if known else unknown
 

@@ -179,7 +179,7 @@ def warnings(runs: Sequence[Row], baselines: dict[str, Gains]) -> Iterator[str]:
     if row["algorithm"] == "focus" and row["params"].get("init") == "split":
         rounds, warmup = row.get("rounds", math.inf), row["params"].get("warmup", 0)
         if rounds < warmup + MIN_ROUNDS_AFTER_WARMUP:
-            yield f"only {rounds} rounds, {warmup} of them warm-up: too few to judge. Train for more rounds."
+            yield f"only {rounds} rounds with a warm-up of {warmup}: too few to judge. Train for more rounds."
             return
     E, unsure = len(agent_numbers(row)), len(uncertain_agents(runs))
     one = all(len(groups(run)) == 1 for run in runs)

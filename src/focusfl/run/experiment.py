@@ -186,7 +186,8 @@ class Experiment(BaseModel):
             where, key, known = ("shift", "kind", SHIFTS) if functions else ("data", "name", DATA)
             name, options = str(table.get(key)), {k: v for k, v in table.items() if k != key}
             if name not in known:
-                raise InputError(f"unknown {where} {name!r}: {nearest(name, known)}")
+                what = "shift" if functions else "data set"
+                raise InputError(f"unknown {what} {name!r}: {nearest(name, known)}")
             functions.append(partial(known[name], **_typed(where, known[name], options)))
         return functions
 

@@ -42,7 +42,7 @@ class History:
 
         Args:
             t: The round, from 1.
-            scores: Losses and accuracies, if it was evaluated. If some agents did not send theirs, none are
+            scores: Losses and accuracies, if the round was evaluated. If some agents did not send theirs, none are
                 written.
             pi: [E, M] the soft labels, if the method has them.
             seconds: The duration of training in this round.

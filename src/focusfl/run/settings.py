@@ -74,7 +74,8 @@ class Settings:
         for name in ("rounds", "seed", "eval_every", "checkpoint_every", "minimum"):
             value, least = getattr(self, name), 0 if name == "seed" else 1
             if value is not None:
-                require(name, value, index(value) >= least, f"{least} or more")
+                whole = hasattr(value, "__index__")
+                require(name, value, whole and index(value) >= least, f"a whole number, {least} or more")
                 object.__setattr__(self, name, index(value))  # numpy's whole numbers become Python's
         require("fraction", self.fraction, 0 < self.fraction <= 1, "above 0 and at most 1")
         require_choice("precision", self.precision, ("float32", "bf16"))

@@ -6,8 +6,8 @@ upload  add {"theta": [M, ...], "pi": [M]}    sums over the agents of pi_em thet
 
 `Focus.algorithm1(M)` is exactly the paper's algorithm. By default three collaborators add to it: `starting` (how
 clusters start and which are in use: starts.py), `averaging` (how their models are averaged: averaging.py) and
-`pruning` (which models an agent skips because its label for them is tiny: pruning.py). What starting and averaging
-keep besides stands in the same dicts under keys of their own. docs/focus.md compares the paper's choices with ours.
+`pruning` (which models an agent skips because its label for them is tiny: pruning.py). Starting and averaging keep
+their own state in the same dicts, under separate keys. docs/focus.md compares the paper's choices with ours.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Focus(FocusOptions, Algorithm):
 
     @classmethod
     def algorithm1(cls, M: int = 3) -> Focus:
-        """Return the paper's Algorithm 1: M independent networks, pi_em = 1/M at first, no model is skipped."""
+        """The paper's Algorithm 1: M independent networks, pi_em = 1/M at first, no model is skipped."""
         return cls(M=M, init="independent", prune=0.0)
 
     def start(self, networks: Networks, E: int) -> State:

@@ -121,7 +121,7 @@ def _section(section: Section, id: str, plots: Plots) -> Iterator[str]:
 
 
 def _gaps(section: Section, id: str) -> Iterator[str]:
-    """What is not there: runs, methods, agents."""
+    """List what is missing: runs, methods, agents."""
     if section.missing:
         yield f'<aside class="missing" id="{id}-missing"><p>Not computed yet, and in no number on this page:</p>'
         yield f"<ul>{_items(section.missing)}</ul></aside>"
@@ -203,9 +203,9 @@ def _items(lines: Iterable[str]) -> str:
     return "".join(f"<li>{escape(line)}</li>" for line in lines)
 
 
-def _flat(made: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Tables within tables as dotted names."""
-    for key, value in made.items():
+def _flat(table: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the values of nested tables by their dotted names."""
+    for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{before}{key}.")
         elif value is not None:

@@ -116,7 +116,7 @@ def _curve(histories: Sequence[RoundHistory], key: Curve, x: list[int]) -> dict[
 
 
 def _short(v: float) -> float:
-    """Five digits are more than anyone sees in a plot."""
+    """Round to five digits, more than a plot can show."""
     return float(f"{v:.5g}")
 
 
@@ -129,7 +129,7 @@ def axis(kind: str, values: list[float], gaps: int) -> dict[str, Any]:
     Args:
         kind: linear, root (square root) or log.
         values: What it has to show.
-        gaps: About so many gaps between ticks.
+        gaps: The approximate number of gaps between ticks.
     """
     lo, hi = min(values), max(values)
     if hi == lo:
@@ -199,7 +199,7 @@ def agent_layout(row: Row) -> dict[str, Any]:
 
 
 def label_panel(row: Row) -> dict[str, Any] | None:
-    """Show who is in which cluster, how certainly, and since when the clusters are right.
+    """Show which agent is in which cluster, how certainly, and since which round the clusters are right.
 
     Returns:
         `cells` are [agent, from, to, class]: ranges of rounds that look alike. None if there are no labels.

@@ -15,19 +15,19 @@ from focusfl.report.rows import METRICS, Metric, Row, Runs, clusters_right, valu
 from focusfl.report.section import JudgedClaim, Measurement, Section
 
 Parts: TypeAlias = dict[str, Runs]  # the runs of each part, by method
-Heading: TypeAlias = tuple[str, str, bool]  # name, arrow, whether the paper's number stands beside ours
+Heading: TypeAlias = tuple[str, str, bool]  # name, arrow, whether the paper's number is shown next to ours
 EN_DASH, MINUS_SIGN = "\N{EN DASH}", "\N{MINUS SIGN}"
 HIGHER_IS_BETTER = ("avg_acc",)
 VERDICT_MARKS = {"holds": "✓", "holds weakly": "~", "does not hold": "✗", "not measured": "?"}
 
 
 def known_title(method: str) -> str:
-    """Return the method's title; its name as it is, if a page speaks of a method that we do not have."""
+    """Return the method's title, or its name if it is not one of our methods."""
     return title(method) if method.split(":")[0] in ALGORITHMS else method
 
 
 def parts(section: Section) -> Parts:
-    """Group the runs by part and method; methods that only the paper has are there, without runs."""
+    """Group the runs by part and method; methods that only the paper has are listed without runs."""
     found: Parts = {}
     for row in section.rows:
         found.setdefault(row.get("part", ""), {}).setdefault(row["method"], []).append(row)
@@ -133,7 +133,7 @@ def excess_risks(runs: Runs, who: list[str], order: list[int]) -> str:
 
 
 def measured(lines: Sequence[Measurement]) -> str:
-    """What was measured and not trained, with its columns as they are."""
+    """Table of what was measured and not trained, with its own columns."""
 
     def cell(value: object) -> str:
         number = _minus(f"{value:.3g}") if isinstance(value, float) else escape(str(value))
@@ -198,7 +198,7 @@ def _plain_table(caption: str, headings: list[str], lines: list[str]) -> str:
 
 
 def _block_table(caption: str, headings: list[Heading], more: list[str], body: list[tuple[str, list[str]]]) -> str:
-    """Columns of numbers, three wide if the paper's number stands beside ours; one block of rows per part."""
+    """Columns of numbers, three wide if the paper's number is shown next to ours; one block of rows per part."""
     deep = " rowspan='2'" if any(paper for *_, paper in headings) else ""
     top = f"<th scope='col'{deep}>method</th>"
     for name, arrow, paper in headings:

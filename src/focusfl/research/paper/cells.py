@@ -95,7 +95,7 @@ class Cell:
         return None if needed is None else replace(self, experiment=exact, replacement=needed.algorithm)
 
     def folder(self, cells: Path) -> Path:
-        """Where its run is kept."""
+        """Return the folder of its run."""
         return cells / self.key
 
     def done(self, cells: Path) -> bool:
@@ -136,7 +136,7 @@ class Cell:
 
         Raises:
             LockedError: Another process is computing its best losses.
-            Interrupted: `stop` said so.
+            Interrupted: `stop` returned True.
         """
         folder = files.make_folder(self.folder(cells))
         with files.lock(folder / "lock", wait=0.5) as held:  # `status` holds it for an instant

@@ -40,7 +40,7 @@ class Claim(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    says: str  # the claim in words
+    says: str  # the claim as a sentence
     metric: Literal["avg_acc", "avg_loss", "faa", "agnostic_loss", "rounds"]
     better: str
     than: list[str] = []  # left out: every other method

@@ -138,7 +138,7 @@ def _runs(one: Reproduction, stored: dict[str, Row], cells: Path) -> Iterator[tu
 
 
 def _setting(part: Part) -> str:
-    """What best losses depend on, besides the seed."""
+    """Return everything but the seed that best losses depend on."""
     e = part.experiment
     return repr((e.data, e.shift, e.train, e.settings.rounds))
 

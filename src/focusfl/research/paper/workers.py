@@ -99,10 +99,10 @@ def _measure(one: Reproduction, cells: Path, results: Path, progress: bool | Non
 def _compute(
     todo: list[Cell], cells: Path, results: Path, jobs: int, progress: bool | None, save: Callable[[], None]
 ) -> None:
-    """Worker processes take cell after cell; this process watches, and saves the results as they come."""
+    """Compute the cells in worker processes; this process shows progress and saves results as they arrive."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    queue.cancel_join_thread()  # stopped early, nobody will take the rest: do not wait for that
+    queue.cancel_join_thread()  # if stopped early, do not wait until the rest of the queue is read
     for cell in todo:
         queue.put(cell)
     stopping, parent = context.Event(), os.getpid()
@@ -122,11 +122,11 @@ def _compute(
                     save()
                 if stop():
                     stopping.set()
-        except KeyboardInterrupt:  # the second: at once; cells resume from their checkpoints
+        except KeyboardInterrupt:  # the second Ctrl-C stops at once; cells resume from their checkpoints
             for worker in workers:
                 worker.kill()
             raise
-        finally:  # whatever went wrong here, no worker computes without being watched
+        finally:  # even after an error here, no worker may continue unsupervised
             stopping.set()
     if stop():
         raise Interrupted("stopped; run the same command again to resume")
@@ -147,7 +147,7 @@ def _work(queue: Any, cells: Path, results: Path, jobs: int, stopping: Any, pare
 def run_cells(queue: Any, cells: Path, results: Path, stop: Callable[[], bool]) -> None:
     """Run the cells of a queue until it is empty.
 
-    A cell that needs what another process is computing waits for it, and then goes first.
+    A cell that needs a result of another process waits for it, and is then run before all others.
 
     Args:
         queue: The cells.
@@ -155,7 +155,7 @@ def run_cells(queue: Any, cells: Path, results: Path, stop: Callable[[], bool]) 
         results: The folder of the results, where prerequisites may be stored.
         stop: Asked whether to stop.
     """
-    waiting: list[tuple[Cell, Callable[[], bool]]] = []  # each as long as its condition is true
+    waiting: list[tuple[Cell, Callable[[], bool]]] = []  # each waits while its condition is true
     while not stop():
         ready = next((each for each in waiting if not each[1]()), None)
         if ready is not None:

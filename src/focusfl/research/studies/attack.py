@@ -64,7 +64,7 @@ class Attacker:
 
 
 def _usable(before: State, after: State, honest: Tensor) -> State:
-    """An agent that broke its own model keeps the last one: it is the others that are judged."""
+    """Return the new state, or the old one where an attacker's new numbers are not finite."""
 
     def one(old: Tensor, new: Tensor) -> Tensor:
         return torch.where(honest | torch.isfinite(new).all(), new, old)
