@@ -163,12 +163,12 @@ def matches(src: Path, pattern: str) -> list[str]:
 
 
 WHAT = {
-    "loops over the rounds": r"for t in range\((begun|run\.rounds|t, )|def (configure|aggregate)_train\b",
+    "loops over the rounds": r"for t in range\((begun|rounds_done), |def (configure|aggregate)_train\b",
     "evaluations (calls of task.score)": r"task\.score\(",
     "writers of result.json": r"""write_json\((done|.*"result\.json")""",
     "definitions of Row as a plain dict": r"^\s*Row = (dict\[str, Any\]|keeping\.Row)",
     "definitions of the option `fraction`": r"^\s*fraction: float = |\"fraction\": 1\.0",
-    "signatures of sgd with all its options": r"^\s+weights: Tensor \| None = None,$",
+    "signatures of sgd with all its options": r"^\s+weights: Tensor \| None = None,$|^class SgdOptions",
     "isinstance of a method outside algorithms": r"isinstance\(algorithm, [A-Z]\w+\)",
     "tests for a key of FOCUS's state": r"\"(live|turns|home|sketch)\" (not )?in (server|each)",
 }
