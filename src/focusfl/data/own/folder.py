@@ -130,7 +130,7 @@ def folder(
         InputError: Something cannot be used; the message names the file and the row.
 
     Example:
-        >>> fed = folder("hospitals", label="diagnosis", scale=True)  # doctest: +SKIP
+        ``fed = folder("hospitals", label="diagnosis", scale=True)``
     """
     require("data.seed", seed, seed >= 0, "0 or more")
     require("data.test", test, 0 < test < 1, "a share between 0 and 1")

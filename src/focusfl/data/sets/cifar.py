@@ -43,7 +43,7 @@ def rotated_cifar(
         InputError: An option is out of range, or CIFAR-10 could not be downloaded.
 
     Example:
-        >>> fed = rotated_cifar(n=500, width=16)  # doctest: +SKIP
+        ``fed = rotated_cifar(n=500, width=16)``
     """
     require("data.seed", seed, seed >= 0, "0 or more")
     require("data.width", width, width >= 1, "1 or more")

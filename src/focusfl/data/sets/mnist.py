@@ -54,7 +54,7 @@ def rotated_mnist(
         InputError: An option is out of range, or MNIST could not be downloaded.
 
     Example:
-        >>> fed = rotated_mnist(n=600)  # doctest: +SKIP
+        ``fed = rotated_mnist(n=600)``
     """
     require("data.seed", seed, seed >= 0, "0 or more")
     require("data.hidden", hidden, hidden >= 1, "1 or more")

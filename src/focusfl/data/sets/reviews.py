@@ -56,7 +56,7 @@ def yelp_imdb(
         InputError: An option is out of range, or the reviews or the encoder could not be downloaded.
 
     Example:
-        >>> fed = yelp_imdb(n=200, n_test=100)  # doctest: +SKIP
+        ``fed = yelp_imdb(n=200, n_test=100)``
     """
     require("data.seed", seed, seed >= 0, "0 or more")
     require("data.yelp_agents", yelp_agents, 1 <= yelp_agents <= 1000, "from 1 to 1000")

@@ -56,8 +56,7 @@ def load(name: str, folder: Path | None = None) -> dict[str, Any]:
         InputError: There is no such data set or folder, or no source works; the message says what to do.
 
     Example:
-        >>> load("mnist")["train_x"].shape  # doctest: +SKIP
-        (60000, 28, 28)
+        ``load("mnist")["train_x"].shape`` is (60000, 28, 28).
     """
     dataset = find_dataset(name)
     entry = _find_or_make(dataset, folder)
