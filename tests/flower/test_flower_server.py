@@ -54,8 +54,11 @@ class Hall:
     def __init__(self, algorithm: Algorithm, keep: Path | None = None, secure: bool = False) -> None:
         fed = people(SIZES)
 
+        self.loads: list[int] = []  # the agents whose job was made
+
         def job(context: Context) -> Job:
             e = number(context)
+            self.loads.append(e)
             return Job(algorithm, model, Settings(train=TRAIN, secure=secure), fed.train(e), fed.test(e), 3)
 
         self.app, self.keep, self.calls = client(job), keep, list[Call]()
@@ -142,6 +145,14 @@ def test_nodes_that_connect_late_and_stop_early_are_agents_that_join_and_leave(a
     assert row["agents"] == [0, 1, 3]
     simulated = serial(algorithm, rounds=5, joins={1: 3}, leaves={2: 4})
     assert row["loss"] == pytest.approx([simulated[e] for e in row["agents"]], abs=1e-5)
+
+
+def test_a_nodes_job_is_made_once_per_run() -> None:
+    """Its data are loaded once, however many messages it gets; also for a node that restarts in this process."""
+    hall = Hall(ff.Ditto())
+    hall.after = lambda call, _: hall.restart(2) if call == ("train", 3, 1) else None
+    go(hall, ff.Ditto(), rounds=4, bayes="agent")
+    assert len(hall.calls) > 30 and sorted(hall.loads) == [0, 1, 2, 3]
 
 
 def test_history_has_scores_of_evaluated_rounds_alone(tmp_path: Path) -> None:

@@ -19,6 +19,11 @@ def test_exact_where_known():
     assert torch.allclose(best.loss, torch.tensor([0.01] * 9 + [0.09]))
 
 
+def test_without_a_best_loss_excess_risk_is_the_loss(ragged):
+    result = ff.fit(ff.FedAvg(), ragged, rounds=1, bayes="none")
+    assert result.best.kind == "none" and torch.equal(result.excess_risk, result.loss)
+
+
 @pytest.mark.parametrize("kind", ["true", "agent", "learned"])
 def test_linear_surrogate_is_least_squares_on_the_pooled_data(kind):
     fed = ff.data.synthetic(seed=1, E=4, outliers=2, n=50)
