@@ -88,6 +88,7 @@ def test_robust_averaging_costs_honest_agents_little(init, kind):
     assert float(robust.acc.mean()) > float(plain.acc.mean()) - 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("M", [3, "auto"])
 @pytest.mark.parametrize("kind", ["clip", "trim"])
 def test_engines_agree(kind, M):
@@ -142,6 +143,7 @@ def test_an_update_that_is_not_finite_is_removed_and_counts_as_the_longest():
     assert torch.isfinite(trimmed["a"]).all() and torch.isfinite(trimmed["mean"]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
 @pytest.mark.parametrize(("init", "M"), [("tied", 2), ("split", 2), ("split", "auto")])
 @pytest.mark.parametrize("kind", ["clip", "trim"])

@@ -273,6 +273,7 @@ def test_the_split_does_not_wait_forever():
     assert (server["split"]["first_labels"] > 0).any(1).nonzero().flatten().tolist() == [3, 5]
 
 
+@pytest.mark.slow
 def test_a_new_agent_is_assigned_and_predicts():
     fed = ff.data.rotated_digits()
     result = ff.fit(ff.Focus(M="auto", init="split"), fed, rounds=20, bayes="agent")
@@ -281,6 +282,7 @@ def test_a_new_agent_is_assigned_and_predicts():
     assert newcomer.predict(fed.test(9).x).shape == (len(fed.test(9).y), 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forget, moves", [(1.0, False), (0.5, True)])
 def test_forgetting_lets_an_agent_move_when_its_data_changes(forget, moves):
     """One agent rotates its digits after 40 rounds. Its old label holds 40 rounds of evidence, or with forget = 0.5

@@ -441,6 +441,7 @@ def test_options_after_a_name_give_variants_of_a_method(focusfl, tmp_path):
         assert code == 2 and hint in err and len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_with_all_a_method_that_diverges_is_left_out_and_the_others_continue(focusfl, tmp_path):
     words = (
         "--data",

@@ -41,6 +41,7 @@ def test_synthetic_with_several_outliers_and_noise_per_agent():
     assert torch.allclose(fed.bayes, torch.tensor(sigma).square())
 
 
+@pytest.mark.slow
 def test_fedavg_theory_on_synthetic_data():
     """Equal n, one outlier of E = 10 at R = 1: mean at 0.1 from the others, 0.9 from the outlier."""
     results = [ff.fit(ff.FedAvg(), ff.data.synthetic(seed=s), seed=s) for s in range(4)]
@@ -49,6 +50,7 @@ def test_fedavg_theory_on_synthetic_data():
     assert abs(outlier - 0.81) < 0.06 and abs(others - 0.01) < 0.01
 
 
+@pytest.mark.slow
 def test_focus_on_synthetic_data_finds_the_outlier_and_is_fair():
     for s in range(3):
         result = ff.fit(ff.Focus(M=2), ff.data.synthetic(seed=s), seed=s)

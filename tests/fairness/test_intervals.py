@@ -123,6 +123,7 @@ def exact(fed_of, seed, method, rounds):
     return metrics.faa((torch.tensor(np.array(mu)) - w).square().sum(1)), result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("R", "rounds"), [(1.0, 10), (0.0, 20)])
 def test_the_interval_of_a_trained_model_holds_its_exact_faa(R, rounds):
     def fed(seed, sigma=0.1):

@@ -328,6 +328,7 @@ def test_the_turned_agents_gain(turned):
     assert not any(line.startswith(WARNING) for line in lines)
 
 
+@pytest.mark.slow
 def test_without_baselines_it_shows_the_call_that_compares(turned):
     focus, fedavg, _ = turned
     lines = focus.explain().splitlines()

@@ -247,6 +247,7 @@ def test_the_model_of_a_cluster_that_left_does_not_change():
     torch.testing.assert_close(after.loss[4:], before.loss[4:], rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow
 @both_starts
 @pytest.mark.parametrize(
     "options", [{"leaves": dict.fromkeys(range(4, 8), 20)}, {"joins": dict.fromkeys(range(4, 8), 20)}]
