@@ -23,8 +23,8 @@ from focusfl.engines.vectorised.chunk import Chunk
 from focusfl.models.task import Task, Weights
 
 
-class Predictions(torch.autograd.Function):
-    """[C, M, n, classes] predictions for each pair (e, m) that `only` selects; 0 for the others."""
+class VmapFunction(torch.autograd.Function):
+    """A function that has only a vmap rule: a subclass defines `vmap`."""
 
     @staticmethod
     def forward(*_: Any) -> Any:
@@ -32,6 +32,10 @@ class Predictions(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+
+class Predictions(VmapFunction):
+    """[C, M, n, classes] predictions for each pair (e, m) that `only` selects; 0 for the others."""
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, task: Task, names: list[str], x: Tensor, only: Tensor, *w: Tensor) -> Any:
@@ -46,15 +50,8 @@ class Predictions(torch.autograd.Function):
         return predictions, 0
 
 
-class Losses(torch.autograd.Function):
+class Losses(VmapFunction):
     """[C, M, n] training losses."""
-
-    @staticmethod
-    def forward(*_: Any) -> Any:
-        raise RuntimeError("only inside vmap")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, task: Task, chunk: Chunk, names: list[str], slot: Tensor, *w: Tensor) -> Any:
@@ -98,15 +95,8 @@ class SgdRequest(NamedTuple):
     freeze: Collection[str]
 
 
-class Sgd(torch.autograd.Function):
+class Sgd(VmapFunction):
     """K local steps for each pair (e, m) that `only` selects."""
-
-    @staticmethod
-    def forward(*_: Any) -> Any:
-        raise RuntimeError("only inside vmap")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, request: SgdRequest, slot: Tensor, only: Tensor, *rest: Tensor) -> Any:
