@@ -97,7 +97,7 @@ def test_a_node_with_other_columns_is_refused_and_their_names_do_not_travel(tmp_
     table(places[1], "age,weight,label")
     hall = Machines({}, *places)
     assert hall.serve() == [0, 2]
-    assert any("its columns differ from those of agent 0" in line for line in hall.said)
+    assert any("refused: agent 1: its columns differ" in line for line in hall.said)
     assert not any("weight" in line or "pressure" in line for line in hall.said)
 
 

@@ -145,7 +145,7 @@ def test_an_unknown_key_of_a_run_configuration_is_refused_with_the_nearest_one()
             ("bayes", "best"),
             ("eval_every", 0),
         ),
-        *(("checkpoint_every", 0), ("minimum", 0), ("timeout", 0), ("wait", -1)),
+        *(("checkpoint_every", 0), ("minimum", -1), ("timeout", 0), ("wait", -1)),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(name, value, ragged):

@@ -14,7 +14,19 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, mean_or_keep, row, scale
+from focusfl.core import (
+    Agent,
+    Algorithm,
+    Contribution,
+    Networks,
+    Predictor,
+    State,
+    Upload,
+    mean_or_keep,
+    row,
+    scale,
+    weighted_contribution,
+)
 from focusfl.util.errors import require, require_choice
 
 
@@ -58,6 +70,11 @@ class AFL(Algorithm):
         t = server["t"] + 1
         mean = {k: v + (w[k] - v) / t for k, v in server["mean"].items()}
         return {"w": w, "mean": mean, "lam": lam, "t": t}
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        weight = upload.add["lam"].reshape(1)
+        models = weighted_contribution(server["w"], upload.add["theta"], weight, total=server["lam"])
+        return models._replace(others={"loss": upload.each["loss"]})
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return h(server["mean"])[0]

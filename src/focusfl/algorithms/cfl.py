@@ -17,6 +17,7 @@ from torch import Tensor
 from focusfl.core import (
     Agent,
     Algorithm,
+    Contribution,
     Models,
     Networks,
     Predictor,
@@ -84,6 +85,9 @@ class CFL(Algorithm):
                 members = members[~torch.isin(members, leaving)]
             _step(w, m, u, members)
         return {"w": w, "k": k, "t": t}
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        return Contribution(server["w"], upload.each["u"] | upload.each["statistics"])
 
     def should_split(self, u: Tensor) -> bool:
         """Return whether the updates u [C, P] of one cluster point in different directions."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from focusfl.core import (
     Agent,
     Algorithm,
+    Contribution,
     Models,
     Networks,
     Predictor,
@@ -99,6 +100,11 @@ class CGSV(Algorithm):
         participated = all_r > 0
         w = {k: x + A[k] if k in A else v[k][participated].mean(0) for k, x in server["w"].items()}
         return {"w": w, "v": v, "r": all_r}
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        sent, weight = upload.each, upload.each["n"].reshape(1)
+        others = {"length": sent["length"]} if self.keep else {}
+        return Contribution(server["v"], sent["u"] | sent["statistics"], weight, total=n, others=others)
 
     @staticmethod
     def _rewards(A: Tensor, q: Tensor) -> Tensor:

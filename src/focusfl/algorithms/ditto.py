@@ -13,7 +13,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from focusfl.core import Agent, Algorithm, Networks, Predictor, Pull, State, Upload, mean_or_keep
+from focusfl.core import (
+    Agent,
+    Algorithm,
+    Contribution,
+    Networks,
+    Predictor,
+    Pull,
+    State,
+    Upload,
+    mean_or_keep,
+    weighted_contribution,
+)
 from focusfl.util.errors import require
 
 
@@ -47,6 +58,10 @@ class Ditto(Algorithm):
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         return {"w": mean_or_keep(server["w"], add["theta"], add["agents"].reshape(1))}
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        weight = upload.add["agents"].reshape(1)
+        return weighted_contribution(server["w"], upload.add["theta"], weight, torch.tensor(float(agents)))
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return h(state["v"])[0]

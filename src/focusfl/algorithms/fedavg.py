@@ -12,7 +12,18 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, mean_or_keep, scale
+from focusfl.core import (
+    Agent,
+    Algorithm,
+    Contribution,
+    Networks,
+    Predictor,
+    State,
+    Upload,
+    mean_or_keep,
+    scale,
+    weighted_contribution,
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,10 @@ class FedAvg(Algorithm):
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         return {"w": mean_or_keep(server["w"], add["theta"], add["n"].reshape(1))}
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        weight = upload.add["n"].reshape(1)
+        return weighted_contribution(server["w"], upload.add["theta"], weight, n)
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return h(server["w"])[0]

@@ -16,6 +16,7 @@ from torch import Tensor
 from focusfl.core import (
     Agent,
     Algorithm,
+    Contribution,
     Networks,
     Predictor,
     State,
@@ -24,6 +25,7 @@ from focusfl.core import (
     mean_or_keep,
     mixture,
     scale,
+    weighted_contribution,
 )
 from focusfl.util.errors import require_choice, require_integer
 
@@ -60,6 +62,10 @@ class FedEM(Algorithm):
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         return {"w": mean_or_keep(server["w"], add["theta"], add["n"].repeat(self.M))}
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        weight = upload.add["n"].reshape(1)
+        return weighted_contribution(server["w"], upload.add["theta"], weight, n)
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return mixture(state["pi"], server["w"], h)

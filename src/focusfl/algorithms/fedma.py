@@ -26,7 +26,7 @@ from torch import Tensor
 from focusfl.algorithms import matching
 from focusfl.algorithms.dense_layers import layer_names, require_dense_classifier, resize
 from focusfl.algorithms.matching import BIAS_PRIOR, Floats, Ints, MatchOptions, class_shares, match
-from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload, one_hot, row
+from focusfl.core import Agent, Algorithm, Contribution, Models, Networks, Predictor, State, Upload, one_hot, row
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,10 @@ class FedMA(Algorithm):
         matched = server["matched"].index_fill(0, agents, t + 1)
         after = {"w": resize(w, G), "width": width, "order": order, "matched": matched, "t": server["t"] + 1}
         return {**server, **after}
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        layer = {k: v for k, v in upload.each.items() if k != "counts"}
+        return Contribution({}, layer, weight=upload.each.get("counts"), total=n)  # nothing after the last layer
 
     def match(self, neurons: Floats, n: Floats) -> tuple[Ints, Floats]:
         """Return the atom of each neuron, [J, H], and the atoms, [L, D]; the last entry of a neuron is its bias."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from focusfl.core import (
     Agent,
     Algorithm,
+    Contribution,
     Models,
     Networks,
     Predictor,
@@ -26,6 +27,7 @@ from focusfl.core import (
     mean_or_keep,
     one_hot,
     scale,
+    weighted_contribution,
 )
 from focusfl.util.errors import require, require_choice, require_integer
 
@@ -71,6 +73,10 @@ class FedSoft(Algorithm):
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         return {"c": mean_or_keep(server["c"], add["c"], add["weight"])}
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        weight = upload.add["weight"]  # adds up to n (1 + M 1e-4) at most
+        return weighted_contribution(server["c"], upload.add["c"], weight, n)
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return h(state["theta"])[0]

@@ -19,6 +19,7 @@ from torch import Tensor
 from focusfl.core import (
     Agent,
     Algorithm,
+    Contribution,
     Networks,
     Predictor,
     State,
@@ -76,6 +77,10 @@ class FeSEM(Algorithm):
         total = {k: torch.einsum("cm,c...->m...", member, theta[k]) for k in w}
         centres = mean_or_keep(w, total, member.sum(0))  # M step
         return {**server, "w": centres, "k": server["k"].index_copy(0, cohort, nearest), "t": server["t"] + 1}
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        theta = upload.each["theta"] | upload.each["statistics"]
+        return Contribution(server["w"], {k: v - server["w"][k] for k, v in theta.items()})
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return h(server["w"])[0]

@@ -18,6 +18,7 @@ from focusfl.algorithms.focus.focus import Focus
 from focusfl.core import (
     Agent,
     Algorithm,
+    Contribution,
     Models,
     Networks,
     Predictor,
@@ -29,6 +30,7 @@ from focusfl.core import (
     row,
     scale,
     select_model,
+    weighted_contribution,
 )
 from focusfl.util.errors import require, require_choice, require_integer
 
@@ -80,6 +82,11 @@ class HardCluster(Algorithm):
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         return {**server, "w": mean_or_keep(server["w"], add["theta"], add["n"])}
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        weight, k = upload.add["n"], server["k"]
+        total = one_hot(k, self.M) * n if k.dim() == 0 else n  # the server knows the agent's cluster
+        return weighted_contribution(server["w"], upload.add["theta"], weight, total)
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return h(select_model(server["w"], server["k"]))[0]

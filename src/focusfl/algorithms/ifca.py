@@ -16,6 +16,7 @@ from torch import Tensor
 from focusfl.core import (
     Agent,
     Algorithm,
+    Contribution,
     Networks,
     Predictor,
     State,
@@ -25,6 +26,7 @@ from focusfl.core import (
     mixture,
     one_hot,
     scale,
+    weighted_contribution,
 )
 from focusfl.util.errors import require_choice, require_integer
 
@@ -61,6 +63,10 @@ class IFCA(Algorithm):
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         return {"w": mean_or_keep(server["w"], add["theta"], add["agents"])}
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        weight = upload.add["agents"]
+        return weighted_contribution(server["w"], upload.add["theta"], weight, torch.tensor(float(agents)))
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return mixture(state["pi"], server["w"], h)

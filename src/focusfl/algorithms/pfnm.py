@@ -22,7 +22,7 @@ from torch import Tensor
 from focusfl.algorithms import matching
 from focusfl.algorithms.dense_layers import layer_names, require_dense_classifier, resize
 from focusfl.algorithms.matching import BIAS_PRIOR, MatchOptions, class_shares, match
-from focusfl.core import Agent, Algorithm, Models, Networks, Predictor, State, Upload
+from focusfl.core import Agent, Algorithm, Contribution, Models, Networks, Predictor, State, Upload
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,9 @@ class PFNM(Algorithm):
         L, G = w[bias].shape[1], server["w"][bias].shape[1]
         width = torch.full_like(server["width"], L)
         return {**server, "w": resize(w, [G]), "width": width, "t": server["t"] + 1}
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        return Contribution({}, upload.each.get("v", {}), weight=upload.each.get("counts"), total=n)
 
     def match_networks(self, v: Models, counts: Tensor) -> Models:
         """Return the network of the atoms, from the agents' networks [J, 1, ...] and their class counts."""

@@ -12,7 +12,19 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, double, separate_statistics, vector
+from focusfl.core import (
+    Agent,
+    Algorithm,
+    Contribution,
+    Networks,
+    Predictor,
+    State,
+    Upload,
+    double,
+    scale,
+    separate_statistics,
+    vector,
+)
 from focusfl.util.errors import InputError, require, require_choice
 
 
@@ -58,6 +70,10 @@ class QFFL(Algorithm):
             )
         step = 1 / add["h"]
         return {"w": {k: (v - add["Delta"][k] * step).to(v.dtype) for k, v in server["w"].items()}}
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        h = upload.add["h"].reshape(1)  # depends on F_e, which only the agent knows
+        return Contribution(server["w"], scale(upload.add["Delta"], 1 / h.clamp_min(1e-300)), weight=h)
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return h(server["w"])[0]

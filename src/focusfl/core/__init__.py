@@ -3,6 +3,7 @@
 from focusfl.core.algorithm import (
     Agent,
     Algorithm,
+    Contribution,
     Data,
     Models,
     Networks,
@@ -26,11 +27,13 @@ from focusfl.core.stacks import (
     select_model,
     separate_statistics,
     vector,
+    weighted_contribution,
 )
 
 __all__ = [
     "Agent",
     "Algorithm",
+    "Contribution",
     "Data",
     "Models",
     "Networks",
@@ -52,4 +55,5 @@ __all__ = [
     "select_model",
     "separate_statistics",
     "vector",
+    "weighted_contribution",
 ]

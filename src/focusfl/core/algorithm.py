@@ -6,8 +6,9 @@ E agents, M models, K local steps, T rounds; e, m, k, t run over them, as in the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol, TypedDict, Unpack
 
 from torch import Tensor
@@ -137,6 +138,26 @@ class Upload(NamedTuple):
     each: State
 
 
+class Contribution(NamedTuple):
+    """What an upload, or the sum of several, says and does, in a form that a server can check.
+
+    Attributes:
+        w: The models before.
+        change: The mean over the weights of how it changes them, sum_m weight_m (theta_m - w_m) / sum_m weight_m.
+        weight: The weights that it claims, [m]; None if the method averages without weights.
+        total: What honest weights add up to, [], or what each of them is, [m]; None if the server cannot know.
+        shares: Other numbers that lie between 0 and 1 for each agent, by name.
+        others: Other numbers whose size is compared between the agents, by name.
+    """
+
+    w: Models
+    change: Models
+    weight: Tensor | None = None
+    total: Tensor | None = None
+    shares: Mapping[str, Tensor] = MappingProxyType({})
+    others: Mapping[str, Any] = MappingProxyType({})
+
+
 class Networks(Protocol):
     """The source of first weights. The same seed gives the same weights."""
 
@@ -228,6 +249,19 @@ class Algorithm(ABC):
         """Return what a new agent, which did not train, receives, and its state. The server does not change."""
         return server, self.enroll(server)
 
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        """Return what an upload claims and how it changes the models, for the server's checks (engines/audit.py).
+
+        By default nothing is known about an upload, and only the size of its tensors is compared.
+
+        Args:
+            server: What the agent received; for a sum, the server's state.
+            upload: One agent's upload, or the sum of several.
+            n: The number of training examples of the agent, or of all agents of the sum, [].
+            agents: The number of agents in the sum.
+        """
+        return Contribution({}, {}, others={**upload.add, **upload.each})
+
     def check(self, w: Models, classes: int | None, E: int, h: Predictor) -> None:
         """Check that the method applies to this model and data.
 
@@ -301,6 +335,9 @@ class Wrapper(Algorithm):
 
     def assign(self, server: State, agent: Agent) -> tuple[State, State]:
         return self.inner.assign(server, agent)
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        return self.inner.contribution(server, upload, n, agents)
 
     def check(self, w: Models, classes: int | None, E: int, h: Predictor) -> None:
         self.inner.check(w, classes, E, h)

@@ -7,7 +7,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from focusfl.core.algorithm import Models, Networks, Predictor, State
+from focusfl.core.algorithm import Contribution, Models, Networks, Predictor, State
 
 MIN_WEIGHT = 1e-20  # a model with less total weight counts as held by no agent
 
@@ -46,6 +46,25 @@ def mean_or_keep(w: Models, total: Models, weight: Tensor) -> Models:
     held = weight > MIN_WEIGHT
     means = scale(total, 1 / torch.where(held, weight, 1))
     return {k: torch.where(broadcast(held, v), means[k], v) for k, v in w.items()}
+
+
+def weighted_contribution(w: Models, sums: Models, weight: Tensor, total: Tensor) -> Contribution:
+    """Return the contribution of models that are averaged with weights, from the sums that `mean_or_keep` divides.
+
+    Args:
+        w: The models before.
+        sums: The sums over the agents of weight_m theta_m.
+        weight: The sums of the weights, [M], or [1] for all models.
+        total: What the weights must add up to, [], or what each must be, [M].
+
+    Example:
+        >>> w, sums, n = {"a": torch.ones(1, 1)}, {"a": torch.tensor([[9.0]])}, torch.tensor([3.0])
+        >>> weighted_contribution(w, sums, n, total=n.sum()).change
+        {'a': tensor([[2.]])}
+    """
+    by = double(weight).sum().clamp_min(MIN_WEIGHT)
+    change = {k: (double(sums[k]) - double(broadcast(weight, v) * v)) / by for k, v in w.items()}
+    return Contribution(w, change, weight, total)
 
 
 def mixture(pi: Tensor, w: Models, h: Predictor, drop: float = 1e-4) -> Tensor:

@@ -35,7 +35,7 @@ from focusfl.run.best_loss import BestLoss
 from focusfl.run.loop import Round, run
 from focusfl.run.presence import EVERYBODY, Presence
 from focusfl.run.result import name_and_options, row_of
-from focusfl.run.settings import Settings
+from focusfl.run.settings import Settings, majority
 from focusfl.run.setup import Model
 from focusfl.util import files
 from focusfl.util.errors import InputError, require
@@ -95,9 +95,10 @@ class Deployment:
         require("agents", agents, agents >= 2, "two or more, since fairness compares agents")
         cohort = len(plan.cohort(chosen.seed, 0, agents, chosen.fraction))  # of a round
         least = 2 if chosen.secure else 1
-        chosen = replace(chosen, minimum=max(chosen.minimum, least))
+        minimum = max(chosen.minimum or majority(cohort), least)
+        chosen = replace(chosen, minimum=minimum)
         within = f"from {least} to the {cohort} agents of a round"
-        require("minimum", chosen.minimum, chosen.minimum <= cohort, within)
+        require("minimum", minimum, minimum <= cohort, within)
         if resume and out is None:
             raise InputError("resume = true: set out, the folder with the results of the run to resume")
         return Deployment(algorithm, model, agents, classes, chosen, out, resume, name)

@@ -42,7 +42,8 @@ class Settings:
         eval_every: Rounds between two evaluations; the last round is always evaluated.
         checkpoint_every: Rounds between two checkpoints.
         secure: Across machines: uploads are masked, and the server sees only their sums.
-        minimum: Across machines: the number of replies that a round needs.
+        minimum: Across machines: the number of replies that a round needs; 0 stands for more than half of the
+            agents of a round, so that a few of them cannot train alone.
         timeout: Across machines: seconds to wait for a reply.
         wait: Across machines: seconds to wait for agents, at the start and when too few reply.
 
@@ -63,7 +64,7 @@ class Settings:
     eval_every: int = 1
     checkpoint_every: int = 10
     secure: bool = False
-    minimum: int = 1
+    minimum: int = 0
     timeout: float = 3600.0
     wait: float = 300.0
 
@@ -72,7 +73,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "seed", "eval_every", "checkpoint_every", "minimum"):
-            value, least = getattr(self, name), 0 if name == "seed" else 1
+            value, least = getattr(self, name), 0 if name in ("seed", "minimum") else 1
             if value is not None:
                 whole = hasattr(value, "__index__")
                 require(name, value, whole and index(value) >= least, f"a whole number, {least} or more")
@@ -107,6 +108,16 @@ class Settings:
         return replace(
             new, rounds=recipe.rounds if new.rounds is None else new.rounds, train=new.train or recipe.train
         )
+
+
+def majority(agents: int) -> int:
+    """Return the smallest number that is more than half of the agents.
+
+    Example:
+        >>> majority(4), majority(5)
+        (3, 3)
+    """
+    return agents // 2 + 1
 
 
 def takes_settings(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,19 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from focusfl.core import Agent, Models, State, Upload, broadcast, double, mean_or_keep, one_hot, scale
+from focusfl.core import (
+    Agent,
+    Contribution,
+    Models,
+    State,
+    Upload,
+    broadcast,
+    double,
+    mean_or_keep,
+    one_hot,
+    scale,
+    weighted_contribution,
+)
 from focusfl.core.stacks import MIN_WEIGHT
 
 
@@ -48,6 +60,17 @@ class Averaging(ABC):
     def aggregate(self, server: State, add: State, each: State, in_use: Tensor) -> State:
         """Return the server's state with averaged models. A model that no agent holds does not change."""
 
+    @abstractmethod
+    def contribution(self, server: State, upload: Upload, total: Tensor, agents: int) -> Contribution:
+        """Return what an upload, or the sum of those of several agents, claims about the models.
+
+        Args:
+            server: What the agent received.
+            upload: The upload.
+            total: What the weights must add up to, [].
+            agents: The number of agents in the sum.
+        """
+
 
 class Mean(Averaging):
     """The weighted mean, from sums only."""
@@ -59,6 +82,10 @@ class Mean(Averaging):
 
     def aggregate(self, server: State, add: State, each: State, in_use: Tensor) -> State:
         return {**server, "w": mean_or_keep(server["w"], add["theta"], add["pi"])}
+
+    def contribution(self, server: State, upload: Upload, total: Tensor, agents: int) -> Contribution:
+        weight = upload.add["pi"]
+        return weighted_contribution(server["w"], upload.add["theta"], weight, total)
 
 
 class Clip(Mean):
@@ -81,6 +108,10 @@ class Clip(Mean):
     def aggregate(self, server: State, add: State, each: State, in_use: Tensor) -> State:
         bound = self.next_bounds(server["clip"]["bound"], add["lengths"], in_use)
         return {**super().aggregate(server, add, each, in_use), "clip": {"bound": bound}}
+
+    def contribution(self, server: State, upload: Upload, total: Tensor, agents: int) -> Contribution:
+        lengths = upload.add["lengths"] * (agents / total)  # a share of the agent's weight in each bin
+        return super().contribution(server, upload, total, agents)._replace(shares={"lengths": lengths})
 
     def shorten(self, w: Models, theta: Models, bound: Tensor, trainable: tuple[str, ...]) -> tuple[Models, Tensor]:
         """Return theta with updates no longer than bound_m, and their original lengths, [m].
@@ -124,6 +155,10 @@ class Trim(Averaging):
 
     def aggregate(self, server: State, add: State, each: State, in_use: Tensor) -> State:
         return {**server, "w": self.trimmed_mean(server["w"], each["theta"], each["weight"])}
+
+    def contribution(self, server: State, upload: Upload, total: Tensor, agents: int) -> Contribution:
+        theta, weight = upload.each["theta"], upload.each["weight"]
+        return weighted_contribution(server["w"], scale(theta, weight), weight, total)
 
     def trimmed_mean(self, w: Models, theta: Models, weight: Tensor) -> Models:
         """Return the mean of each coordinate without TRIMMED_SHARE of the weight at either end.

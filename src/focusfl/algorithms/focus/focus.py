@@ -6,8 +6,8 @@ upload  add {"theta": [M, ...], "pi": [M]}    sums over the agents of pi_em thet
 
 `Focus.algorithm1(M)` is exactly the paper's algorithm. By default three collaborators add to it: `starting` (how
 clusters start and which are in use: starts.py), `averaging` (how their models are averaged: averaging.py) and
-`pruning` (which models an agent skips because its label for them is tiny: pruning.py). Starting and averaging keep
-their own state in the same dicts, under separate keys. docs/focus.md compares the paper's choices with ours.
+`pruning` (which models an agent skips because its label is tiny: pruning.py). The first two keep their own state in
+the same dicts. docs/focus.md compares the paper's choices with ours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from focusfl.algorithms.focus.options import FocusOptions
-from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload, mixture
+from focusfl.core import Agent, Algorithm, Contribution, Networks, Predictor, State, Upload, mixture
 
 
 def e_step(log_pi: Tensor, losses: Tensor) -> Tensor:
@@ -68,6 +68,10 @@ class Focus(FocusOptions, Algorithm):
         """Eq. 6: w_m = sum_e pi_em theta_em / sum_e pi_em."""
         averaged = self.averaging.aggregate(server, add, each, self.starting.in_use(server))
         return self.starting.aggregate(server, averaged, add, each, cohort)
+
+    def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
+        total = n if self.weight_by_n else torch.tensor(float(agents))  # of pi_em over m and the agents
+        return self.starting.contribution(self.averaging.contribution(server, upload, total, agents), upload)
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         pi = self.starting.log_labels(server, state).exp()

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from focusfl.algorithms.focus import grouping
 from focusfl.algorithms.focus.split import Split
-from focusfl.core import Agent, Models, Networks, State, Upload, one_hot
+from focusfl.core import Agent, Contribution, Models, Networks, State, Upload, one_hot
 
 MAX_CLUSTERS = 10
 MAX_GAIN_LOST = 0.5  # an acceptable model loses at most this share of the gain over the shared model ...
@@ -78,6 +78,10 @@ class AutoSplit(Split):
         agree = (other - own <= slack).to(pi) * (knows * pi).unsqueeze(1)
         votes = {"held": pi, "voters": knows * pi, "agree": agree}
         return Upload(add=votes, each=super().upload(server, state, pi, losses, theta, agent).each)
+
+    def contribution(self, averaged: Contribution, upload: Upload) -> Contribution:
+        votes = {k: upload.add[k] for k in ("held", "voters", "agree")}
+        return super().contribution(averaged, upload)._replace(shares={**averaged.shares, **votes})
 
     def aggregate(self, server: State, averaged: State, add: State, each: State, cohort: Tensor) -> State:
         """After the split, count the votes; then drop an empty cluster, or merge the two that agree most."""

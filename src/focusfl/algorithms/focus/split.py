@@ -23,7 +23,7 @@ from torch import Tensor
 
 from focusfl.algorithms.focus import grouping
 from focusfl.algorithms.focus.starts import Start
-from focusfl.core import Agent, Models, Networks, State, Upload, one_hot, row
+from focusfl.core import Agent, Contribution, Models, Networks, State, Upload, one_hot, row
 
 HEAD_START = 10.0  # the lead of a first log label: more than `prune` needs, and few rounds can reverse it
 LOG_LABEL_NOT_IN_USE = -1e30  # the log label of a cluster that is not in use
@@ -97,6 +97,9 @@ class Split(Start):
             return Upload(add={}, each={})
         update = {k: theta[k] - server["w"][k] for k in agent.trainable}
         return Upload(add={}, each={"sketch": grouping.sketch(update)})
+
+    def contribution(self, averaged: Contribution, upload: Upload) -> Contribution:
+        return averaged._replace(others={k: upload.each[k] for k in ("sketch",) if k in upload.each})
 
     def group(self, sketches: Tensor) -> tuple[Tensor, int]:
         """Return each agent's group, [C, 256] -> [C], the largest first, and the number of clusters to use."""

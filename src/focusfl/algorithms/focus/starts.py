@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from focusfl.core import Agent, Models, Networks, State, Upload
+from focusfl.core import Agent, Contribution, Models, Networks, State, Upload
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,10 @@ class Start(ABC):
 
     def aggregate(self, server: State, averaged: State, add: State, each: State, cohort: Tensor) -> State:
         """Return the server's next state; `averaged` is the server's state with the new models."""
+        return averaged
+
+    def contribution(self, averaged: Contribution, upload: Upload) -> Contribution:
+        """Return what an upload claims; `averaged` is what it claims about the models."""
         return averaged
 
 

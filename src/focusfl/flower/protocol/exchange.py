@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,17 +11,18 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from focusfl.core import State
+from focusfl.core import State, Upload
 from focusfl.core.tree import RunningSum, flatten, put, take, tree_map
-from focusfl.engines import Replies, Scores
+from focusfl.engines import Replies, Scores, audit
 from focusfl.engines.plan import Ints
 from focusfl.flower.protocol.expected import expected
 from focusfl.flower.protocol.roster import Roster, one_line
 from focusfl.flower.protocol.wire import Refused, checked, to_arrays
 from focusfl.models.task import Task
+from focusfl.run.settings import majority
 
-# of a score: differences and squares of such numbers are still finite in float32
-LARGEST_SCORE = torch.finfo(torch.float32).max ** 0.5
+# differences and squares of such numbers are still finite in float32
+LARGEST_LOSS = torch.finfo(torch.float32).max ** 0.5
 
 
 class TooFewReplies(RuntimeError):
@@ -46,24 +48,39 @@ class Exchange:
         lr = settings.local.lr_at(t, settings.T)
         state_template, template = expected(self.roster.algorithm, server, self.task, lr)
         contents, dropped = self.send(self.messages("train", server, t, cohort), cohort, settings.timeout)
-        total, rows, answered = RunningSum(), [], []
+        uploads, new_states = dict[int, Upload](), dict[int, State]()
         for e, content in sorted(contents.items()):
             try:
-                add, each = checked(content, "add", template.add), checked(content, "each", template.each)
-                state = None if states is None else checked(content, "state", state_template)
+                upload = Upload(checked(content, "add", template.add), checked(content, "each", template.each))
+                if states is not None:
+                    new_states[e] = checked(content, "state", state_template)
             except Refused as why:
                 dropped[e] = one_line(str(why))
-                continue
-            total.add(add)
-            rows.append(each)
-            answered.append(e)
-            if states is not None and state is not None:
-                put(states, e, state)
+            else:
+                uploads[e] = upload
+        dropped |= self._suspects(server, uploads)
+        answered = [e for e in uploads if e not in dropped]
         self.log(f"round {t + 1}: left out", dropped)
-        if len(answered) < settings.minimum:
-            missing = f"{len(answered)} of {len(cohort)} agents replied, at least {settings.minimum} must"
+        minimum = settings.minimum or majority(len(cohort))
+        if len(answered) < minimum:
+            missing = f"{len(answered)} of {len(cohort)} agents replied, at least {minimum} must"
             raise TooFewReplies(f"round {t + 1}: {missing}")
-        return Replies(total.result(), tree_map(lambda *vs: torch.stack(vs), *rows), np.array(answered), dropped)
+        total = RunningSum()
+        for e in answered:
+            total.add(uploads[e].add)
+            if states is not None:
+                put(states, e, new_states[e])
+        each = tree_map(lambda *vs: torch.stack(vs), *(uploads[e].each for e in answered))
+        return Replies(total.result(), each, np.array(answered), dropped)
+
+    def _suspects(self, server: State, uploads: Mapping[int, Upload]) -> dict[int, str]:
+        """Return the agents whose uploads cannot be honest, and why."""
+        roster = self.roster
+
+        def view(e: int) -> State:
+            return roster.algorithm.downlink(server, torch.tensor(e))
+
+        return audit.suspects(roster.algorithm, uploads, view, roster.examples, tuple(self.task.parameters))
 
     def evaluate(self, server: State, t: int) -> tuple[Scores, Tensor | None]:
         """Return the loss and accuracy of every agent, NaN for those that sent none; and the labels, [E, M]."""
@@ -78,7 +95,7 @@ class Exchange:
         for e, content in contents.items():
             record = content.metric_records.get("scores", MetricRecord())
             try:
-                numbers = _number(record.get("loss")), 0.0 if classes is None else _number(record.get("acc"))
+                numbers = _loss(record.get("loss")), 0.0 if classes is None else _accuracy(record.get("acc"))
                 if pi is not None:
                     pi[e] = _label(record.get("label"), pi.shape[1])
             except Refused as why:
@@ -105,7 +122,7 @@ class Exchange:
         contents, dropped = self.send(messages, everyone, timeout)
         for e, content in contents.items():
             try:
-                best[e] = _number(content.metric_records.get("scores", MetricRecord()).get("loss"))
+                best[e] = _loss(content.metric_records.get("scores", MetricRecord()).get("loss"))
             except Refused as why:
                 dropped[e] = one_line(str(why))
         self.log("no best loss", dropped)
@@ -151,13 +168,25 @@ class Exchange:
             self.roster.log(f"{what}: agent {e}: {reason}")
 
 
-def _number(value: object) -> float:
-    if not isinstance(value, int | float) or not abs(value) <= LARGEST_SCORE:  # NaN fails this comparison
-        raise Refused(f"its score is {str(value)[:40]!r}, not a finite number up to {LARGEST_SCORE:.0e}")
-    return float(value)
+def _loss(value: object) -> float:
+    """Return a loss, which is never negative: cross-entropy, or a squared error."""
+    return _between("loss", value, 0, LARGEST_LOSS)
+
+
+def _accuracy(value: object) -> float:
+    return _between("accuracy", value, 0, 1)
 
 
 def _label(values: object, M: int) -> Tensor:
     if not isinstance(values, list) or len(values) != M:
         raise Refused(f"its label is not {M} numbers")
-    return torch.tensor([_number(value) for value in values])
+    pi = torch.tensor([_between("label", value, 0, 1) for value in values])
+    if abs(float(pi.sum()) - 1) > audit.TOLERANCE:
+        raise Refused(f"its labels add up to {float(pi.sum()):.4g}, not to 1")
+    return pi
+
+
+def _between(what: str, value: object, low: float, high: float) -> float:
+    if not isinstance(value, int | float) or not low <= value <= high:  # NaN fails this comparison
+        raise Refused(f"its {what} is {str(value)[:40]!r}, not a number from {low:g} to {high:.0e}")
+    return float(value)

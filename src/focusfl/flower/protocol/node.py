@@ -134,7 +134,7 @@ class Node:
         if starts_over:
             self.memory.keep(self.t - 1, {}, to_tree(self.content, "state"))
         hello: dict[str, Any] = {"agent": self.e, "n": len(job.training.y), "columns": job.columns}
-        hello |= {"job": run_signature(job.algorithm, job.settings), "anew": starts_over}
+        hello |= {"job": run_signature(job.algorithm, job.settings), "starts_over": starts_over}
         return RecordDict({"hello": ConfigRecord(hello | {"classes": -1 if job.classes is None else job.classes})})
 
     def train(self) -> RecordDict:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -21,6 +21,13 @@ FIRST_REPLY_TIMEOUT = 120.0  # seconds at least for a node's first reply: it loa
 
 class NotYet(Refused):
     """The node cannot take part now, but perhaps later."""
+
+
+class Hello(NamedTuple):
+    """What a node says when it enrolls."""
+
+    agent: int
+    columns: str  # a digest of its column names, which stay at the node
 
 
 def run_signature(algorithm: Algorithm, settings: Settings) -> str:
@@ -41,7 +48,9 @@ class Roster:
     log: Callable[[str], None] = LOGGER.warning
     nodes: dict[int, int] = field(default_factory=dict)  # agent: node id
     refused: dict[int, str] = field(default_factory=dict)  # node id: why it is not an agent
-    columns: tuple[int, str] | None = None  # the first agent that enrolled, and the digest of its column names
+    hellos: dict[int, Hello] = field(default_factory=dict)  # by node id, of nodes that fit but for their columns
+    named_as_large: set[int] = field(default_factory=set)  # agents that say they have most of the examples
+    examples: dict[int, int] = field(default_factory=dict)  # agent: the training examples it enrolled with
 
     def gather(self, t: int, first_state: State, begin: bool, wait: float = 60.0) -> None:
         """Enroll new nodes; return when all E agents are connected or `wait` seconds have passed."""
@@ -50,9 +59,12 @@ class Roster:
             connected = set(self.grid.get_node_ids())
             self.nodes = {e: node for e, node in self.nodes.items() if node in connected}
             self.refused = {node: why for node, why in self.refused.items() if node in connected}
+            self.hellos = {node: hello for node, hello in self.hellos.items() if node in connected}
             new = connected - set(self.nodes.values()) - set(self.refused)
             if new:
                 self._enroll(new, t, first_state, begin, max(FIRST_REPLY_TIMEOUT, wait))
+                self._require_equal_columns()
+                self._warn_of_large_agents()
             if len(self.nodes) >= self.E or time.monotonic() > deadline:
                 return
             time.sleep(0.5)
@@ -63,25 +75,52 @@ class Roster:
         messages = {node: self.message("query.enroll", node, t, {"state": state}, begin) for node in sorted(new)}
         for node, reply in self.send(messages, timeout).items():
             try:
-                e = self._check_in(reply, t)
+                self._check_in(node, reply, t)
             except NotYet as why:  # it is asked again next time
                 self.log(f"node {node} cannot join yet: {why}")
             except Refused as why:
-                self.refused[node] = one_line(str(why))
-                self.log(f"node {node} is refused: {self.refused[node]}")
-            else:
-                self.nodes[e] = node
+                self._refuse(node, str(why))
 
-    def _check_in(self, reply: RecordDict | str, t: int) -> int:
-        """Return which agent a node is; raise Refused if it does not fit this run."""
+    def _refuse(self, node: int, why: str) -> None:
+        self.refused[node] = one_line(why)
+        self.log(f"node {node} is refused: {self.refused[node]}")
+
+    def _require_equal_columns(self) -> None:
+        """Refuse the nodes whose columns are not those of the most nodes; after a tie, of those that came first.
+
+        A node that was refused for its columns is accepted if others with the same columns outnumber the rest.
+        """
+        digests = [hello.columns for hello in self.hellos.values()]
+        usual = max(digests, key=digests.count, default="")  # the first of several
+        same = {node: hello for node, hello in self.hellos.items() if hello.columns == usual}
+        self.nodes = {e: node for e, node in self.nodes.items() if node in same}
+        self.nodes |= {hello.agent: node for node, hello in same.items()}
+        self.refused = {node: why for node, why in self.refused.items() if node not in same}
+        for node, hello in self.hellos.items():
+            if node not in same and node not in self.refused:
+                wish = "all nodes must have tables with the same column names, or none may have one"
+                shared = f"those that {len(same)} of {len(digests)} nodes have"
+                self._refuse(node, f"agent {hello.agent}: its columns differ from {shared}: {wish}")
+
+    def _warn_of_large_agents(self) -> None:
+        """Name an agent that says it has most of the examples: a server cannot know whether it has."""
+        n = {e: self.examples[e] for e in self.nodes}
+        for e in n:
+            if len(n) > 2 and 2 * n[e] > sum(n.values()) and e not in self.named_as_large:
+                share = f"{n[e] / sum(n.values()):.1%} of the training examples of those connected"
+                self.log(f"agent {e} says it has {share}: methods that weigh agents by examples will follow it")
+                self.named_as_large.add(e)
+
+    def _check_in(self, node: int, reply: RecordDict | str, t: int) -> None:
+        """Register which agent a node is; raise Refused if it does not fit this run."""
         if isinstance(reply, str):
             raise NotYet(reply)
         hello = reply.config_records.get("hello", ConfigRecord())
         e, n, job = hello.get("agent"), hello.get("n"), hello.get("job")
         if not isinstance(e, int) or not 0 <= e < self.E:
             raise Refused(f"it claims to be agent {e!r}; this run has agents 0 to {self.E - 1}")
-        if e in self.nodes:
-            raise NotYet(f"it says it is agent {e}, which node {self.nodes[e]} is already")
+        if e in (same := {hello.agent: node for node, hello in self.hellos.items() if node not in self.refused}):
+            raise NotYet(f"it says it is agent {e}, which node {same[e]} is already")
         wanted = run_signature(self.algorithm, self.settings)
         if job != wanted:
             raise Refused(f"it would run {job!r}; this run is {wanted!r}")
@@ -89,14 +128,13 @@ class Roster:
         if hello.get("classes") != classes or not isinstance(n, int) or n < 1:
             raise Refused(f"it has {hello.get('classes')!r} classes and {n!r} examples; expected {classes} classes")
         columns = hello.get("columns")  # a digest: the names themselves stay at the node
-        first, expected = self.columns or (e, columns)
-        if not isinstance(columns, str) or columns != expected:
-            wish = "all nodes must have tables with the same column names, or none may have one"
-            raise Refused(f"its columns differ from those of agent {first}: {wish}")
-        self.columns = first, columns
+        if not isinstance(columns, str):
+            raise Refused(f"its columns are {str(columns)[:40]!r}, not a digest of their names")
+        if n != self.examples.get(e, n):
+            self.log(f"agent {e} now has {n} training examples; it had {self.examples[e]}")
+        self.examples[e], self.hellos[node] = n, Hello(e, columns)
         if hello.get("starts_over") is True and t > 0:
             self.log(f"agent {e} joins late, or has lost its state: it starts over")
-        return e
 
     def message(
         self, kind: str, node: int, t: int, records: dict[str, Any] | None = None, begin: bool = False

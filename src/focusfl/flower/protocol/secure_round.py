@@ -23,6 +23,7 @@ from focusfl.flower.secure_sums import node
 from focusfl.flower.secure_sums.messages import Record, SecureSumFailed
 from focusfl.flower.secure_sums.server import SecureSum
 from focusfl.models.task import Task
+from focusfl.run.settings import majority
 from focusfl.util.errors import InputError
 
 SECRET = "focusfl.secret"
@@ -49,7 +50,9 @@ def secure_round(exchange: Exchange, server: State, t: int, cohort: Ints) -> Rep
     roster, settings = exchange.roster, exchange.roster.settings
     _, like = expected(roster.algorithm, server, exchange.task, settings.local.lr_at(t, settings.T))
     expected_sums = flatten(like.add)
-    sums = SecureSum({k: tuple(v.shape) for k, v in expected_sums.items()}, settings.minimum)
+    sums = SecureSum(
+        {k: tuple(v.shape) for k, v in expected_sums.items()}, settings.minimum or majority(len(cohort))
+    )
     dropped = {e: "it is not connected" for e in cohort.tolist() if e not in roster.nodes}
 
     def stage(
