@@ -162,7 +162,7 @@ def test_the_page_shows_what_hand_made_rows_say():
     assert cells(page, "Excess risk", "FOCUS")["random-labels"] == "0.093"
     assert cells(page, "Clusters", "FOCUS")["zero-updates"] == "1 of 2"
     assert cells(page, "Diverged", "FOCUS")["x10"] == "1 of 2"
-    assert "Missing: 430 of 442 runs." in page  # 17 methods, 13 cases, 2 seeds, 12 rows
+    assert "Missing: 668 of 680 runs." in page  # 17 methods, 20 cases, 2 seeds, 12 rows
     unharmed, harmed, missing = next(line for line in page.splitlines() if line.startswith("- FOCUS:")).split(";")
     assert "random-labels" in unharmed and "0.5" in unharmed and "zero-updates" not in unharmed
     assert "zero-updates (-1.5), x10 (+0.0 (1 diverged)), x100 (diverged)" in harmed and "tiny" in missing
@@ -170,8 +170,34 @@ def test_the_page_shows_what_hand_made_rows_say():
     assert "| zero-updates | FOCUS | -1.5 | 0.5 | -2.0 | 2 | no |" in page
     assert "| zero-updates | FOCUS-clip | missing | - | - | 0 | missing |" in page
     more = bad_agents_report.markdown(1, rows)  # seeds beyond those requested count, and none of them is missing
-    assert "Missing: 214 of 221 runs." in more and cells(more, "Accuracy", "FOCUS")["random-labels"] == "-0.3"
+    assert "Missing: 333 of 340 runs." in more and cells(more, "Accuracy", "FOCUS")["random-labels"] == "-0.3"
     assert "## Diverged" not in bad_agents_report.markdown(1, dict([row("without", "FOCUS", 0, 0.9)]))
+
+
+def test_the_page_says_who_withstands_which_lie():
+    def lied(method, acc, refused, wronged=0):
+        key, values = row("share-6", method, 0, acc)
+        return key, {**values, "refused": refused, "wronged": wronged}
+
+    accuracies = {"FOCUS": (0.895, 1.0), "FedAvg": (0.3, 0.25), "AFL": (None, None)}
+    rows = dict(row("without", method, 0, 0.9) for method in accuracies)
+    rows |= dict(
+        lied(method, acc, refused, wronged=0 if acc else None) for method, (acc, refused) in accuracies.items()
+    )
+    page = bad_agents_report.markdown(1, rows)
+    lines = [line for line in page.splitlines() if line.startswith("| FOCUS |") and "100 %" in line]
+    assert "-0.5 / 100 %" in lines[0]
+    assert "| share-6 | FOCUS | FedAvg, AFL |" in page
+    assert "refused: 0 of 560." in page  # 2 runs that did not diverge, 40 rounds, 7 good agents
+
+
+@pytest.mark.slow
+def test_liars_are_refused_and_cost_the_good_agents_nothing():
+    case = next(case for case in bad_agents.LYING if case.name == "share-6")
+    lied = bad_agents.measure_run(case, "FedAvg", 0, Surrogates())
+    alone = bad_agents.measure_run(bad_agents.BASELINE, "FedAvg", 0, Surrogates())
+    assert lied["refused"] == 1 and lied["wronged"] == 0
+    assert lied["acc"] == alone["acc"]
 
 
 def test_the_deviation_is_that_of_the_median_cell():

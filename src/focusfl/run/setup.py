@@ -98,6 +98,12 @@ class Setup:
         settings = replace(self.settings, **options)
         return Setup(algorithm or self.algorithm, fed or self.fed, self.model, settings)
 
+    def on(self, engine: Engine) -> Setup:
+        """Return the same run on another engine."""
+        other = replace(self)
+        object.__setattr__(other, "engine", engine)
+        return other
+
     def start(self) -> tuple[State, State]:
         """Return the server's and the agents' states before the first round."""
         server = tree_map(lambda v: v.to(self.device), self.algorithm.start(self.networks, self.fed.E))

@@ -29,9 +29,11 @@ from focusfl.core import Algorithm
 from focusfl.data import rotated_digits
 from focusfl.data.federation import Federation, Rows
 from focusfl.data.shift import SHIFTS
+from focusfl.engines import audit
 from focusfl.fairness.metrics import adjusted_rand_index, agnostic_loss, average, excess_risk
 from focusfl.research.studies import runner
 from focusfl.research.studies.attack import Attacked
+from focusfl.research.studies.lies import LIES, LyingAgents
 from focusfl.research.studies.runner import Job, Key, Row, Study
 from focusfl.run.best_loss import Surrogates
 from focusfl.run.fit import after_prerequisite
@@ -61,6 +63,7 @@ class Case:
         shift: the change of their data, a name in SHIFTS; empty for none.
         options: the options of the shift.
         factor: their updates are multiplied by it (see `Attacked`).
+        lie: what they do to their uploads, a name in LIES; empty for nothing. The server then checks all uploads.
         with_bad_agents: False if the good agents are alone.
     """
 
@@ -69,6 +72,7 @@ class Case:
     shift: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     factor: float = 1.0
+    lie: str = ""
     with_bad_agents: bool = True
 
     def federation(self, seed: int) -> Federation:
@@ -84,6 +88,14 @@ class Case:
         if self.factor != 1:
             algorithm = Attacked(algorithm, (1.0,) * len(GOOD_TURNS) + (self.factor,) * len(BAD_TURNS))
         return Setup.of(algorithm, self.federation(seed), ROUNDS, seed=seed)
+
+    def with_liars(self, setup: Setup) -> Setup:
+        """The run on an engine whose bad agents lie and whose server checks; unchanged if the case has no lie."""
+        if not self.lie:
+            return setup
+        liars, settings = range(len(GOOD_TURNS), setup.E), setup.settings
+        engine = setup.task, setup.fed, settings.local, settings.T, settings.seed
+        return setup.on(LyingAgents(*engine, lie=LIES[self.lie], liars=liars))
 
 
 BASELINE = Case(
@@ -102,6 +114,16 @@ CASES = (
     Case("tiny", "only five training examples", "tiny", {"n": 5}),
     *(Case(f"x{by}", f"their updates are multiplied by {by}", factor=float(by)) for by in (10, 100, -1, -10)),
 )
+LYING = (
+    Case("model-x-3", "they send -3 times their model, with its true weight", lie="model-x-3"),
+    Case("share-6", "the same, and claim 6 times the weight", lie="share-6"),
+    Case("share-1e9", "the same, and claim a billion times the weight", lie="share-1e9"),
+    Case("share-negative", "the same, and claim -5 times the weight", lie="share-negative"),
+    Case("share-all", "the same, and claim their whole weight for every cluster", lie="share-all"),
+    Case("loss-1e9", "the same, and report a billion times their loss", lie="loss-1e9"),
+    Case("upload-1e30", "they send one number of 1e30 in every tensor", lie="upload-1e30"),
+)
+ALL_CASES = (*CASES, *LYING)
 
 FOCUS_VARIANTS: dict[str, Algorithm] = {
     "FOCUS": Focus(M="auto", init="split"),
@@ -124,6 +146,7 @@ def settings(case: Case, method: str) -> dict[str, Any]:
         "rounds": ROUNDS,
         "method": type(METHODS[method]).__name__,
         "options": identifying_options(METHODS[method]),
+        **({"lie": case.lie, "limit": audit.MAX_RELATIVE_SIZE} if case.lie else {}),
     }
 
 
@@ -139,11 +162,11 @@ def select(names: list[str]) -> tuple[list[Case], list[str]]:
     Raises:
         InputError: a name is neither a case nor a method.
     """
-    known = [case.name for case in CASES] + list(METHODS)
+    known = [case.name for case in ALL_CASES] + list(METHODS)
     for name in names:
         if name not in known:
             raise InputError(f"--only {name}: unknown case or method; choose from {', '.join(known)}")
-    cases = [case for case in CASES if case.name in names] or list(CASES)
+    cases = [case for case in ALL_CASES if case.name in names] or list(ALL_CASES)
     methods = [name for name in METHODS if name in names] or list(METHODS)
     return [BASELINE, *(case for case in cases if case is not BASELINE)], methods
 
@@ -160,7 +183,7 @@ def _only_good_agents(fed: Federation) -> Federation:
 
 def read(cells: Path, results: Path) -> dict[Key, Row]:
     """Read the finished runs whose settings are the present ones."""
-    present = {(case.name, method): settings(case, method) for case in CASES for method in METHODS}
+    present = {(case.name, method): settings(case, method) for case in ALL_CASES for method in METHODS}
     return STUDY.read(cells, results, present)
 
 
@@ -189,16 +212,18 @@ def measure_run(
     Returns:
         acc and loss: means over the good agents; worst: the lowest accuracy of a good agent; excess and largest:
         the mean and the largest excess risk; ari: the adjusted Rand index of their clusters; groups: the cluster of
-        every agent, bad ones included. All are None if the run diverges.
+        every agent, bad ones included. If the bad agents lie, also refused: the share of their uploads that the
+        server refused, and wronged: the number of good agents' uploads that it refused. All are None if the run
+        diverges.
     """
     identity = {"case": case.name, "method": method, "seed": seed, "settings": settings(case, method)}
-    setup = case.setup(METHODS[method], seed)
-    return runner.timed_row(identity, MEASURES, lambda: _measure(setup, best, progress, stop))
+    setup, measures = case.setup(METHODS[method], seed), MEASURES + (("refused", "wronged") if case.lie else ())
+    return runner.timed_row(identity, measures, lambda: _measure(case, setup, best, progress, stop))
 
 
-def _measure(setup: Setup, best: Surrogates, progress: runner.ReportProgress, stop: runner.Stop) -> Row:
+def _measure(case: Case, setup: Setup, best: Surrogates, progress: runner.ReportProgress, stop: runner.Stop) -> Row:
     with RunProgress(False) as bars:
-        setup = after_prerequisite(setup, bars, stop=stop)
+        setup = case.with_liars(after_prerequisite(setup, bars, stop=stop))
     for done in run(setup, eval_every=0, stop=stop):
         progress(done.t / ROUNDS)
     good = slice(len(GOOD_TURNS))
@@ -213,6 +238,9 @@ def _measure(setup: Setup, best: Surrogates, progress: runner.ReportProgress, st
     excess = excess_risk(loss[good], best.best(alone, stop=stop).loss)
     row: Row = {"acc": average(acc[good]), "worst": acc[good].min().item(), "loss": average(loss[good])}
     row |= {"excess": average(excess), "largest": agnostic_loss(excess), "ari": None, "groups": None}
+    if isinstance(setup.engine, LyingAgents):
+        refused = [setup.engine.refused.get(e, 0) for e in range(setup.E)]
+        row |= {"refused": sum(refused[good.stop :]) / (ROUNDS * len(BAD_TURNS)), "wronged": sum(refused[good])}
     if pi is None:
         return row
     cluster = pi.argmax(1)

@@ -9,12 +9,14 @@ from statistics import mean, median, stdev
 from focusfl.report.markdown import grid
 from focusfl.research.studies import runner
 from focusfl.research.studies.bad_agents import (
+    ALL_CASES,
     BAD_TURNS,
     BASELINE,
     CASES,
     FOCUS_VARIANTS,
     FREE_RIDERS,
     GOOD_TURNS,
+    LYING,
     METHODS,
     ROUNDS,
     STUDY,
@@ -85,6 +87,12 @@ all finished seeds. A gain can also mean that the method did poorly without the 
 split one of the two kinds of good agents there."""
 EXCESS_RISK = """Loss minus best loss, where the best loss is that of a model trained on all data of the good agents
 of one true cluster. Means over the good agents and the seeds."""
+LIES = """The bad agents train honestly and then change what they send. The server checks every upload as the server
+of a deployment does ([../trust.md](../trust.md)). The first number of a cell is the change of the good agents'
+accuracy, as above; the second is how many of the liars' uploads were refused, in percent. A lie about something
+that a method does not ask for (a share where there is one model, a loss where none is sent) leaves only the wrong
+model."""
+MAX_POINTS_LOST_TO_LIARS = 1.0  # of accuracy: up to this a method withstands a lie
 CLUSTERS = """Number of runs in which the good agents are in their true clusters. An agent's cluster is the one with
 its largest label. Only methods that assign labels are listed."""
 DIVERGED = "Number of runs whose losses became infinite or undefined. They are not part of any mean above."
@@ -92,18 +100,20 @@ DIVERGED = "Number of runs whose losses became infinite or undefined. They are n
 
 def write(results: Path, seeds: int, rows: dict[Key, Row]) -> Path:
     """Write bad.md and bad.json."""
-    cases, methods = [case.name for case in CASES], list(METHODS)
+    cases, methods = [case.name for case in ALL_CASES], list(METHODS)
     order = sorted(rows.values(), key=lambda r: (cases.index(r["case"]), methods.index(r["method"]), r["seed"]))
     return STUDY.write(results, seeds, order, markdown(seeds, rows))
 
 
 def markdown(seeds: int, rows: dict[Key, Row]) -> str:
     """The page about these runs; `seeds` is the number of runs expected for every method and case."""
-    outcomes = {(name, case.name): Outcome(name, case, seeds, rows) for name in METHODS for case in CASES}
+    outcomes = {(name, case.name): Outcome(name, case, seeds, rows) for name in METHODS for case in ALL_CASES}
 
-    def table(cell: Callable[[Outcome], str], methods: Iterable[str] = tuple(METHODS)) -> str:
-        lines = [[name, *(cell(outcomes[name, case.name]) for case in CASES)] for name in methods]
-        return grid(["method", *(case.name for case in CASES)], lines)
+    def table(
+        cell: Callable[[Outcome], str], methods: Iterable[str] = tuple(METHODS), cases: tuple[Case, ...] = CASES
+    ) -> str:
+        lines = [[name, *(cell(outcomes[name, case.name]) for case in cases)] for name in methods]
+        return grid(["method", *(case.name for case in cases)], lines)
 
     def methods_with(condition: Callable[[Outcome], object]) -> list[str]:
         return [name for name in METHODS if any(condition(outcomes[name, case.name]) for case in CASES)]
@@ -116,6 +126,9 @@ def markdown(seeds: int, rows: dict[Key, Row]) -> str:
     verdicts = [_verdict(name, [outcomes[name, case.name] for case in CASES[1:]]) for name in FOCUS_VARIANTS]
     parts += ["## FOCUS", "\n".join(f"- {verdict}" for verdict in verdicts)]
     parts += [_free_riders([outcomes[name, case.name] for case in FREE_RIDERS for name in FOCUS_VARIANTS])]
+    lies = [[case.name, case.description] for case in LYING]
+    parts += ["## Agents that lie", LIES, grid(["case", "the bad agents"], lies), table(_lied, cases=LYING)]
+    parts += [_withstood(outcomes), _wronged(every)]
     parts += ["## Excess risk", EXCESS_RISK, table(lambda each: _mean(each.values("excess"), each, "z.3f"))]
     if labelled := methods_with(lambda each: each.values("ari")):
         parts += ["## Clusters", CLUSTERS, table(_correct_clusters, labelled)]
@@ -132,6 +145,35 @@ def _accuracy(outcome: Outcome) -> str:
     if outcome.case is BASELINE:
         return _mean([100 * acc for acc in outcome.values("acc")], outcome, "z.1f")
     return _mean(outcome.changes, outcome, "+z.1f")
+
+
+def _lied(outcome: Outcome) -> str:
+    refused = [100 * share for share in outcome.values("refused")]
+    return _accuracy(outcome) + (f" / {mean(refused):.0f} %" if refused else "")
+
+
+def _withstood(outcomes: dict[tuple[str, str], Outcome]) -> str:
+    """For each lie, the methods that withstand it; methods without runs are in neither column."""
+    lines = []
+    for case in LYING:
+        measured = [outcomes[name, case.name] for name in METHODS if outcomes[name, case.name].rows]
+        harmed = [
+            each.method
+            for each in measured
+            if each.diverged or not each.changes or mean(each.changes) < -MAX_POINTS_LOST_TO_LIARS
+        ]
+        unharmed = [each.method for each in measured if each.method not in harmed]
+        lines.append([case.name, ", ".join(unharmed) or "none", ", ".join(harmed) or "none"])
+    return grid(
+        ["lie", f"the good agents lose at most {MAX_POINTS_LOST_TO_LIARS:g} point", "they lose more"], lines
+    )
+
+
+def _wronged(outcomes: list[Outcome]) -> str:
+    """How often an honest agent was refused."""
+    rows = [row for each in outcomes if each.case in LYING for row in each.rows if row["wronged"] is not None]
+    wronged, sent = sum(row["wronged"] for row in rows), len(rows) * ROUNDS * len(GOOD_TURNS)
+    return f"Uploads of good agents that were refused: {wronged} of {sent}."
 
 
 def _correct_clusters(outcome: Outcome) -> str:
