@@ -165,7 +165,7 @@ def share_keys(me: NodeSetup, state: bytes, request: Mapping[str, Any]) -> tuple
     if type(threshold) is not int or not crypto.min_threshold(n) <= threshold <= n <= most or n < me.minimum:
         raise InputError(
             f"agent {me.e} does not participate: the threshold is {threshold} of {n} agents, but it must be more "
-            f"than two thirds of them, of at least {max(2, me.minimum)} and at most {most}; let more agents participate"
+            f"than two thirds of them, of {max(2, me.minimum)} to {most} agents; let more of them participate"
         )
     agents = sorted(public_keys)
     seed_shares, key_shares = (crypto.split_secret(node.secrets[name], threshold, n) for name in ("seed", "mask"))
