@@ -234,14 +234,14 @@ def test_a_node_goes_on_in_no_stage_with_fewer_agents_than_its_minimum():
     attack.me[0] = replace(attack.me[0], minimum=5)
     for e in attack.everyone:
         attack.share(e, attack.everyone)
-    with pytest.raises(SecureSumFailed, match="4 of 5 agents sent shares.*at least 5"):
+    with pytest.raises(SecureSumFailed, match=r"4 of 5 agents sent shares.*at least 5"):
         attack.mask(0, [0, 1, 2, 3])
     for e in attack.everyone:
         attack.mask(e, attack.everyone)
-    with pytest.raises(SecureSumFailed, match="4 of 5 agents answered.*at least 5"):
+    with pytest.raises(SecureSumFailed, match=r"4 of 5 agents answered.*at least 5"):
         attack.vote(0, [0, 1, 2, 3])
     votes = {e: attack.vote(e, attack.everyone) for e in attack.everyone}
-    with pytest.raises(SecureSumFailed, match="4 of 5 agents signed.*at least 5"):
+    with pytest.raises(SecureSumFailed, match=r"4 of 5 agents signed.*at least 5"):
         attack.reveal(0, {e: votes[e] for e in (0, 1, 2, 3)})
     assert attack.reveal(1, {e: votes[e] for e in (0, 1, 2, 3)})
     assert attack.reveal(0, votes)
@@ -255,17 +255,15 @@ def invented(attack, e, credential=None, key=None):
 
 
 def test_the_server_cannot_put_its_own_keys_in_an_agents_place_or_invent_agents():
-    """Where keys were not signed, the server put its own in the place of all others and read the victim's upload."""
+    """Where keys were not signed, the server put its own in the place of all others, and read an upload."""
     attack, own = Attack(4), Ed25519PrivateKey.generate()
-    rogue = Issuer()
-    tls = certificates.operator_certificate(
-        certificates.new_tls_key().public_key(), ISSUER.certificate, ISSUER.key, 1
-    )
+    rogue, tls = Issuer(), certificates.new_tls_key().public_key()
+    operator = certificates.operator_certificate(tls, ISSUER.certificate, ISSUER.key, 1)
     invented_keys = {
         "no certificate": invented(attack, 3)[1],
         "agent 3's certificate": invented(attack, 3, attack.me[3].credential)[1],
         "another authority's": invented(attack, 3, rogue.sign(3, own.public_key()), own)[1],
-        "an operator's": invented(attack, 3, tls.public_bytes(Encoding.DER), own)[1],
+        "an operator's": invented(attack, 3, operator.public_bytes(Encoding.DER), own)[1],
         "the authority's own": invented(attack, 3, ISSUER.certificate.public_bytes(Encoding.DER), own)[1],
         "rubbish": invented(attack, 3, b"0" * 400, own)[1],
         "another agent's keys": attack.keys[2],
@@ -308,7 +306,7 @@ def test_an_agent_without_a_certificate_is_left_out_by_the_server_and_the_others
     protocol = Protocol(values, {3: "advertise_keys"}, me=me)
     protocol.server.trusted = ISSUER.authority
     _, keys = node.advertise_keys(me[3], protocol.server.advertise_keys_request())
-    with pytest.raises(InputError, match="authority has not certified .*agent 3"):
+    with pytest.raises(InputError, match=r"authority has not certified .*agent 3"):
         protocol.server.receive_keys(3, keys)
     same_sum(protocol.result(), values, [0, 1, 2, 4])
 

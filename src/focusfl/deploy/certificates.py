@@ -1,4 +1,4 @@
-"""Keys and certificates. Each deployment has an authority that signs the server's, operator's and agents' certificates.
+"""Keys and certificates. A deployment's authority signs the server's, the operator's and the agents' certificates.
 
 To the server a node proves its identity with a signature, as Flower's nodes do; its certificate is for the other
 nodes, in secure sums. Each certificate is signed for one use, so none can serve as another's.
