@@ -37,7 +37,7 @@ def app_hash(fab: bytes) -> str:
     """Return the hash of an app's code, in hex digits.
 
     It covers every file's name and content, except the run configuration in pyproject.toml: settings are no code,
-    and the server may override them anyway. Flower's manifest, which repeats the files' hashes, is not covered either.
+    and the server may override them anyway. Nor does it cover Flower's manifest, which repeats the files' hashes.
 
     Args:
         fab: The app as Flower packs it, a zip file.
