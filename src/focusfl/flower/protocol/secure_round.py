@@ -120,11 +120,15 @@ def _attempt(exchange: Exchange, server: State, t: int, cohort: Ints, excluded: 
         total = sums.result()
     finally:
         left_out = {e: why for e, why in sorted(dropped.items()) if e not in sums.answered}
+        liars = {
+            e: f"{one_line(why)}; others' shares were used, and its upload is in the sum"
+            for e, why in sums.liars.items()
+        }
         exchange.log(f"round {t + 1}: left out", left_out)
-        exchange.log(f"round {t + 1}: its shares are not used", sums.liars)
+        exchange.log(f"round {t + 1}: noticed", liars)
     rounded = {k: v if v.ndim > 1 else np.where(np.abs(v) < ZERO_BELOW, 0, v) for k, v in total.items()}
     add = {k: torch.from_numpy(v).to(expected_sums[k].dtype) for k, v in rounded.items()}
-    return Replies(unflatten(add), {}, np.array(sorted(sums.answered)), left_out)
+    return Replies(unflatten(add), {}, np.array(sorted(sums.answered)), left_out | liars)
 
 
 def reply(

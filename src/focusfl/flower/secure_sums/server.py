@@ -144,14 +144,18 @@ class SecureSum:
         return {"session": self.session, "answered": sorted(self.answered)}
 
     def receive_consistency(self, e: int, reply: Mapping[str, Any]) -> None:
-        """Receive the signature of agent e under the list of those who answered."""
+        """Receive the signature of agent e under the list of those who answered.
+
+        Raises:
+            InputError: If it is not a signature.
+            SecureSumFailed: If it is one under something else: this agent's masks, and so the sum, are spoilt.
+        """
         self._check_turn(e, "consistency", e in self.answered and e not in self.signatures)
         (signature,) = read_byte_strings([reply.get("signature")], "signature", 1, SIGNATURE_SIZE)
         key = self.trusted.signing_key(e, self.advertised[e]["credential"])
         if not is_signed(key, signature, messages.answered_text(self.sum_, self.answered)):
-            raise InputError(
-                f"agent {e} signed something else than this sum: its roster, models or options are not this round's"
-            )
+            why = f"agent {e} signed something else than this sum: its roster, models or options are others"
+            raise SecureSumFailed(f"{why}, so its masks do not cancel", {e: why})
         self.signatures[e] = signature
 
     def unmasking_request(self) -> Record:
