@@ -17,10 +17,12 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from focusfl.deploy import certificates, operator, setup
 from focusfl.deploy.config import MAX_NODES, DeployConfig, Ports, load_config
-from focusfl.deploy.setup import add, init, renew
+from focusfl.deploy.setup import add, init, renew, replace_node
+from focusfl.flower.secure_sums.identity import NodeSetup
 from focusfl.util.errors import InputError
 
 HOSTS = ["fl.example.org", "192.0.2.7", "2001:db8::7"]
+NODE_FILES = {"ca.pem", "node.key", "signing.key", "signing.pem", "start-supernode.sh"}
 
 
 @pytest.fixture
@@ -87,12 +89,12 @@ def test_each_folder_has_what_its_machine_needs_and_no_more(deployment: Path) ->
     }  # fmt: skip
     found = read_all(deployment)
     secrets = {name for name, content in found.items() if b"PRIVATE KEY" in content}
-    nodes = {f"nodes/agent-{e}/node.key" for e in range(3)}
+    nodes = {f"nodes/agent-{e}/{name}.key" for e in range(3) for name in ("node", "signing")}
     assert secrets == {"authority/ca.key", "server/server.key", "operator/operator.key"} | nodes
     assert len({found[name] for name in secrets}) == len(secrets)
     for e in range(3):
         own = {path.name for path in (deployment / f"nodes/agent-{e}").iterdir()}
-        assert own == {"ca.pem", "node.key", "start-supernode.sh"}
+        assert own == NODE_FILES
     assert len({found[name] for name in found if name.endswith("ca.pem")}) == 1
 
 
@@ -101,6 +103,55 @@ def test_a_nodes_key_has_flowers_format_and_the_operator_has_its_public_half(dep
         key = load_ssh_private_key((deployment / f"nodes/agent-{e}/node.key").read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name == "secp384r1"
         assert load_ssh_public_key((deployment / f"operator/nodes/agent-{e}.pub").read_bytes()) == key.public_key()
+
+
+def test_every_nodes_signing_key_is_certified_for_its_own_number_alone(deployment: Path, tmp_path: Path) -> None:
+    nodes = {e: NodeSetup.load(e, deployment / f"nodes/agent-{e}", minimum=3) for e in range(3)}
+    for e, me in nodes.items():
+        assert me.minimum == 3
+        for other in nodes.values():  # every node recognises every other one
+            assert other.trusted.signing_key(e, me.credential) == me.key.public_key()
+            if other.e != e:
+                with pytest.raises(InputError, match=f"agent {other.e} .*focusfl agent {e}"):
+                    me.trusted.signing_key(other.e, me.credential)
+    with pytest.raises(InputError, match=r"agent 1 .*focusfl agent 0"):
+        NodeSetup.load(1, deployment / "nodes/agent-0")
+    shutil.copy(deployment / "nodes/agent-1/signing.key", deployment / "nodes/agent-0")
+    with pytest.raises(InputError, match=r"signing\.key does not belong"):
+        NodeSetup.load(0, deployment / "nodes/agent-0")
+    (deployment / "nodes/agent-0/signing.key").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"signing\.key .*not readable"):
+        NodeSetup.load(0, deployment / "nodes/agent-0")
+    init(tmp_path / "other", 3, HOSTS)
+    stranger = NodeSetup.load(2, tmp_path / "other/nodes/agent-2")
+    with pytest.raises(InputError, match=r"authority has not certified .*agent 2"):
+        nodes[1].trusted.signing_key(2, stranger.credential)
+
+
+def test_an_agents_certificate_opens_no_connection(deployment: Path) -> None:
+    """It is for signatures: neither an operator's nor a server's."""
+    agent = deployment / "nodes/agent-0/signing"
+    with pytest.raises(ssl.SSLError):
+        handshake(deployment, HOSTS[0], agent, require_client=True)
+    for suffix in (".pem", ".key"):
+        shutil.copy(agent.with_suffix(suffix), (deployment / "server/server").with_suffix(suffix))
+    with pytest.raises(ssl.SSLError):
+        handshake(deployment, HOSTS[0])
+
+
+def test_a_replaced_node_keeps_its_number_and_has_new_keys(deployment: Path) -> None:
+    before = read_all(deployment)
+    with pytest.raises(InputError, match=r"agent-1 already exists"):
+        replace_node(deployment, 1)
+    shutil.rmtree(deployment / "nodes/agent-1")
+    assert replace_node(deployment, 1) == deployment / "nodes/agent-1"
+    after = read_all(deployment)
+    changed = {name for name in before if after[name] != before[name]}
+    keys = {f"nodes/agent-1/{name}" for name in ("node.key", "signing.key", "signing.pem")}
+    assert changed == keys | {"operator/nodes/agent-1.pub"} and after.keys() == before.keys()
+    assert NodeSetup.load(1, deployment / "nodes/agent-1")
+    with pytest.raises(InputError, match="agent = 3"):
+        replace_node(deployment, 3)
 
 
 def test_only_the_owner_can_read_secrets_with_any_umask(tmp_path: Path) -> None:
@@ -201,7 +252,7 @@ def test_add_writes_new_nodes_and_changes_nothing_else(deployment: Path) -> None
     assert [path.name for path in add(deployment, 2)] == ["agent-3", "agent-4"]
     after = read_all(deployment)
     assert {name for name in before if after[name] != before[name]} == {"deploy.toml"}
-    new = {f"nodes/agent-{e}/{name}" for e in (3, 4) for name in ("ca.pem", "node.key", "start-supernode.sh")}
+    new = {f"nodes/agent-{e}/{name}" for e in (3, 4) for name in NODE_FILES}
     assert after.keys() - before.keys() == new | {f"operator/nodes/agent-{e}.pub" for e in (3, 4)}
 
 
@@ -231,8 +282,10 @@ def test_renewal_needs_the_authoritys_key(deployment: Path, tmp_path: Path) -> N
     with pytest.raises(InputError, match=r"ca\.key does not belong"):
         renew(deployment)
     (deployment / "authority/ca.key").unlink()
-    with pytest.raises(InputError, match=r"ca\.key does not exist"):
-        renew(deployment)
+    for change in (renew, add):  # a new node's signing key is certified too
+        with pytest.raises(InputError, match=r"ca\.key does not exist"):
+            change(deployment)
+    assert not (deployment / "nodes/agent-3").exists()
 
 
 def test_an_operators_folder_that_was_moved_works(deployment: Path, tmp_path: Path) -> None:
@@ -246,13 +299,13 @@ def test_an_operators_folder_that_was_moved_works(deployment: Path, tmp_path: Pa
         operator.operator_folder(deployment)
 
 
-def start(path: Path, bin: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+def start(path: Path, bin: Path, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a start script with fake Flower programs that print their arguments and environment."""
     bin.mkdir(exist_ok=True)
-    for name in ("flower-superlink", "flower-supernode"):
+    for name in ("flower-superlink", "flower-supernode", "focusfl"):
         (bin / name).write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\nenv\n')
         (bin / name).chmod(0o755)
-    env = {"PATH": f"{bin}:/usr/bin:/bin", "NO_PROXY": "example.org"}
+    env = {"PATH": f"{bin}:/usr/bin:/bin", "NO_PROXY": "example.org"} | more
     return subprocess.run([path, *map(str, arguments)], env=env, capture_output=True, text=True, timeout=20)
 
 
@@ -278,7 +331,9 @@ def test_a_supernode_gets_its_agent_data_and_keep(deployment: Path, tmp_path: Pa
     assert lines[lines.index("--superlink") + 1] == "fl.example.org:9092"
     assert lines[lines.index("--port") + 1] == "9102"
     keep = deployment / "nodes/agent-2/keep"
-    assert lines[lines.index("--node-config") + 1] == f'agent=2 data="{data}" keep="{keep}"'
+    assert lines[lines.index("--node-config") + 1] == (
+        f'agent=2 data="{data}" keep="{keep}" identity="{script.parent}" minimum=2 secure=false'
+    )
     assert keep.is_dir() and set(lines) >= QUIET
     (tmp_path / 'a"b').mkdir()
     quoted = start(script, tmp_path / "bin", tmp_path / 'a"b')
@@ -287,3 +342,26 @@ def test_a_supernode_gets_its_agent_data_and_keep(deployment: Path, tmp_path: Pa
         [script, data], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=20
     )
     assert alone.returncode == 1 and "flower-supernode was not found" in alone.stderr
+
+
+def test_a_nodes_own_rules_are_in_its_start_script(tmp_path: Path) -> None:
+    """Its minimum is more than half of the nodes; the node's administrator may change it, the server may not."""
+    init(tmp_path / "a site", 9)
+    script = tmp_path / "a site/nodes/agent-4/start-supernode.sh"
+    (script.parent / "data").mkdir()
+
+    def rules(**more: str) -> str:
+        lines = start(script, tmp_path / "bin", **more).stdout.splitlines()
+        return lines[lines.index("--node-config") + 1].split(f'identity="{script.parent}" ')[1]
+
+    assert rules() == "minimum=5 secure=false"
+    assert rules(MINIMUM="7", SECURE="true") == "minimum=7 secure=true"
+    for wrong in ({"MINIMUM": "1"}, {"MINIMUM": "x"}, {"MINIMUM": "-3"}, {"SECURE": "yes"}):
+        refused = start(script, tmp_path / "bin", **wrong)
+        assert refused.returncode == 1 and f"{next(iter(wrong))}=" in refused.stderr
+    assert start(script, tmp_path / "bin").stdout.splitlines()[0] == "--superlink"
+    (script.parent / "allowed-apps").write_text("0" * 64)
+    started = start(script, tmp_path / "bin").stdout.splitlines()
+    assert started[:4] == ["deploy", "supernode", str(script.parent / "allowed-apps"), "--superlink"]
+    init(tmp_path / "two", 2)
+    assert "MINIMUM:-2}" in (tmp_path / "two/nodes/agent-0/start-supernode.sh").read_text()

@@ -6,6 +6,7 @@ A run is active all the time: each round asks the registered nodes for a number,
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from helpers.deploy import ENV, free_ports, running, serving, skip_without_nginx, status, wait_until
 
 from focusfl.deploy import certificates, operator, registry
+from focusfl.deploy.allowed_apps import folder_hash
 from focusfl.deploy.setup import NODE_CALLS, init
 
 skip_without_nginx()
@@ -87,6 +89,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     (folder / "operator/nodes/agent-2.pub").unlink()
     for path in (*folder.glob("nodes/*"), *other.glob("nodes/*")):
         (path / "data").mkdir()
+    (folder / "nodes/agent-0/allowed-apps").write_text(folder_hash(app))  # agent 0 has a list, agent 1 has none
     with ExitStack() as stack:
         stack.enter_context(serving(folder, ports))
         assert [node.status for node in registry.register(folder)] == ["registered"] * 2
@@ -209,6 +212,24 @@ def test_plain_text_is_refused_and_the_superlink_listens_on_loopback_only(site: 
     ]
     assert [one for one in bound if one.endswith(f":{site.ports.superlink:04X}")]
     assert all(one.startswith("0100007F:") for one in bound if one.endswith(f":{site.ports.superlink:04X}"))
+
+
+def test_an_app_that_is_not_on_a_nodes_list_does_not_run_there(site: SimpleNamespace) -> None:
+    """The operator submits another app; where it is loaded, it leaves a mark."""
+    app, out = site.out / "unlisted", site.out / "unlisted-out"
+    shutil.copytree(site.app, app)
+    out.mkdir()
+    (app / "toy.py").write_text(TOY + '(Path(os.environ["FLWR_HOME"]) / "loaded").touch()\n')
+    start = operator.flwr_command(site.folder, "run", str(app), "focusfl", "--run-config", f'folder="{out}"')
+    done = subprocess.run(start, env=ENV, timeout=TIMEOUT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wait_until((out / "rows.json").exists, site.folder / "superlink.log")
+    (out / "stop").touch()
+    first = json.loads((out / "rows.json").read_text())[0]
+    assert sorted(first, key=str) == [100, None]  # agent 1 answers, agent 0 refuses
+    loaded = {e: (site.folder / f"nodes/agent-{e}/flower/loaded").exists() for e in (0, 1)}
+    assert loaded == {0: False, 1: True}
+    assert folder_hash(app) in (site.out / "node0.log").read_text()
 
 
 def test_the_run_was_not_disturbed(site: SimpleNamespace, intruders: dict[str, tuple[int, str]]) -> None:

@@ -29,7 +29,7 @@ from helpers.flower_people import SIZES, TRAIN, model, people
 from focusfl.flower import Deployment, serve
 from focusfl.flower.deployment import DeploymentEngine
 from focusfl.flower.protocol.exchange import TooFewReplies
-from focusfl.flower.protocol.node import Job, client, number
+from focusfl.flower.protocol.node import STAGES, Job, client, number
 from focusfl.flower.simulation import Simulation
 
 
@@ -109,7 +109,7 @@ def test_a_secure_run_is_the_plain_one_but_for_fixed_point() -> None:
 
     good, app = client(job), ClientApp()
     seen: list[str] = []
-    for kind in ("query.enroll", "evaluate", "train", "train.keys", "train.shares", "train.masked", "train.reveal"):
+    for kind in ("query.enroll", "evaluate", "train", *(f"train.{stage}" for stage in STAGES)):
         category, _, action = kind.partition(".")
 
         @getattr(app, category)(action or "default")

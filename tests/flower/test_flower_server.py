@@ -301,6 +301,86 @@ def test_secure_through_the_server_with_a_retry() -> None:
     assert row["loss"] == pytest.approx(serial(algorithm), abs=1e-5) and row["pi"] is None
 
 
+def test_one_false_share_of_four_costs_no_round_and_names_the_liar(tmp_path: Path) -> None:
+    algorithm = ff.Focus(M=2, init="independent")
+    hall = Hall(algorithm, secure=True)
+
+    def spoil(call: Call, reply: Message) -> None:
+        if call == ("train.reveal", 1, 2):
+            reply.content["secure"]["shares"] = [bytes(32), *reply.content["secure"]["shares"][1:]]
+
+    hall.after = spoil
+    row = go(hall, algorithm, secure=True, out=tmp_path)
+    assert hall.count("train.masked", 0) == 4  # no round was repeated
+    assert row["loss"] == pytest.approx(serial(algorithm), abs=1e-5)
+    dropped = [line.get("dropped", {}) for line in history.read(tmp_path / "runs" / "focus-seed0")]
+    assert dropped[:2] == [{}, {}] and dropped[3] == {} and list(dropped[2]) == ["1"]
+    assert "wrong share of agent 0" in dropped[2]["1"]
+
+
+@pytest.mark.parametrize("what", ["false shares", "other models"])
+def test_a_sum_that_one_agent_spoils_is_repeated_without_it(tmp_path: Path, what: str) -> None:
+    """Agent 2 deals shares that nobody can decrypt; or it trained other models, as its signature shows."""
+    algorithm = ff.FedAvg()
+    hall = Hall(algorithm, secure=True)
+
+    def after(call: Call, reply: Message) -> None:
+        if what == "false shares" and call == ("train.shares", 2, 1):
+            reply.content["secure"]["sealed"] = [bytes(len(v)) for v in reply.content["secure"]["sealed"]]
+
+    def before(call: Call, message: Message) -> None:
+        if what == "other models" and call == ("train.masked", 2, 1):
+            message.content["view"] = to_arrays({"w": to_tree(message.content, "view")["w"], "x": torch.ones(1)})
+
+    hall.after, hall.before = after, before
+    row = go(hall, algorithm, secure=True, out=tmp_path)
+    assert hall.count("train.masked", 0) == 5 and hall.count("train.masked", 2) == 4
+    dropped = [line.get("dropped", {}) for line in history.read(tmp_path / "runs" / "fedavg-seed0")]
+    assert [list(one) for one in dropped] == [[], ["2"], [], []]
+    assert ("wrong shares" if what == "false shares" else "signed something else") in dropped[1]["2"]
+    assert row["loss"] == pytest.approx(serial(algorithm), abs=0.2)
+
+
+def test_a_nodes_own_minimum_and_its_wish_for_secure_runs_bind_the_server() -> None:
+    algorithm, said = ff.FedAvg(), list[str]()
+
+    def run_with(secure: bool, here: set[int], **rules: Any) -> dict[str, Any]:
+        hall = Hall(algorithm, secure=secure)
+        hall.rules, hall.here = rules, here
+        hall.restart()
+        options = {"rounds": 1, "train": TRAIN, "wait": 0, "bayes": "none", "secure": secure, "minimum": 2}
+        return serve(hall, Deployment.of(algorithm, model, 4, 3, **options), said.append)  # type: ignore[arg-type]
+
+    everyone = {100, 101, 102, 103}
+    assert run_with(True, everyone, minimum=4)["agents"] == [0, 1, 2, 3]
+    with pytest.raises(TooFewReplies, match="0 of 3 agents"):
+        run_with(True, everyone - {103}, minimum=4)
+    assert any("agent 0: shares" in line and "of 4 to 1024 agents" in line for line in said)
+    assert run_with(True, everyone - {103}, minimum=3)["agents"] == [0, 1, 2]
+    with pytest.raises(TooFewReplies, match="0 of 3 agents"):
+        run_with(True, everyone - {103}, minimum="2")
+    assert any("minimum = '2'" in line for line in said)
+    assert run_with(True, everyone, secure=True)["agents"] == [0, 1, 2, 3]
+    with pytest.raises(TooFewReplies):
+        run_with(False, everyone, secure=True)
+    assert any("secure runs only" in line for line in said)
+
+
+def test_the_server_cannot_choose_a_nodes_first_state_in_a_secure_run() -> None:
+    """By first labels of its choice it could take all agents but one out of a cluster, and read its model."""
+    algorithm = ff.Focus(M=2, init="independent")
+    hall = Hall(algorithm, secure=True)
+
+    def choose(call: Call, message: Message) -> None:
+        if call[0] == "query.enroll":
+            label = torch.tensor([0.0, -1e9] if call[1] else [-1e9, 0.0])
+            message.content["state"] = to_arrays({"log_pi": label})
+
+    hall.before = choose
+    row = go(hall, algorithm, secure=True)
+    assert row["loss"] == pytest.approx(serial(algorithm), abs=1e-5)
+
+
 def test_a_secure_sum_too_small_to_divide_by_ends_the_run_and_says_why() -> None:
     """q-FFL's h is F^q: with small losses a sum would be taken for 0, and training would stand still."""
 

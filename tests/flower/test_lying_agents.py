@@ -6,27 +6,33 @@ The nodes' real apps answer; a lie changes one node's reply on its way.
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import focusfl as ff
-from focusfl.core import Algorithm, Upload
+from focusfl.core import Algorithm, State, Upload
+from focusfl.core.tree import tree_map
 
 if not os.environ.get("CI"):
     pytest.importorskip("flwr")
 
 import flwr.app.message.message as flower_message
-from flwr.app import Message
+from flwr.app import Array, ArrayRecord, Message
 from helpers.flower_people import TRAIN, model
 from helpers.hall import Call, FakeIdentity, Hall, go
 
 from focusfl.flower import Deployment, serve
-from focusfl.flower.protocol.exchange import TooFewReplies
+from focusfl.flower.protocol.exchange import FalseSum, TooFewReplies
+from focusfl.flower.protocol.node import Node
 from focusfl.flower.protocol.wire import to_arrays, to_tree
-from focusfl.research.studies.lies import LIES
+from focusfl.research.studies.lies import LIES, Lie
+from focusfl.run import history
 
 LIAR = 1
 
@@ -156,6 +162,54 @@ def test_an_agent_that_starts_over_late_is_named() -> None:
     hall.after = after
     _, said = run(hall, ff.FedAvg())
     assert any("agent 3 joins late" in line for line in said)
+
+
+def long_model(upload: Upload) -> Upload:
+    add = {k: tree_map(lambda v: v + 1e5, v) if isinstance(v, dict) else v for k, v in upload.add.items()}
+    return Upload(add, {})
+
+
+FOCUS1 = ff.Focus.algorithm1(2)
+SECURE = [
+    (ff.FedAvg(), LIES["share-6"]),
+    (ff.FedAvg(), LIES["share-negative"]),
+    (ff.FedAvg(), long_model),
+    (FOCUS1, LIES["share-6"]),
+    (FOCUS1, LIES["share-all"]),
+    (FOCUS1, long_model),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "lie"), SECURE)
+def test_a_secure_sum_shows_that_one_of_the_agents_lies(
+    algorithm: Algorithm, lie: Lie, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hall, honest = Hall(algorithm, secure=True), Node._local
+
+    def local(self: Node) -> tuple[State, Upload]:
+        state, upload = honest(self)
+        return state, lie(upload) if (self.e, self.t) == (LIAR, 2) else upload
+
+    monkeypatch.setattr(Node, "_local", local)
+    with pytest.raises(FalseSum, match=r"round 3: .*agents \[0, 1, 2, 3\].*secure = false"):
+        run(hall, algorithm, secure=True, out=tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert len(history.read(folder)) == 2  # the rounds before it are saved
+
+
+def test_two_to_the_sixty_added_to_a_masked_upload_is_noticed() -> None:
+    hall = Hall(ff.FedAvg(), secure=True)
+
+    def add(call: Call, reply: Message) -> None:
+        if call[:2] == ("train.masked", LIAR):
+            masked = {k: array.numpy().copy() for k, array in reply.content["masked"].items()}
+            name = next(k for k in masked if k.startswith("theta"))
+            masked[name].reshape(-1)[0] += np.uint64(2**60)
+            reply.content["masked"] = ArrayRecord(OrderedDict((k, Array(v)) for k, v in masked.items()))
+
+    hall.after = add
+    with pytest.raises(FalseSum, match="round 1"):
+        run(hall, ff.FedAvg(), secure=True)
 
 
 def test_labels_of_honest_agents_add_up() -> None:

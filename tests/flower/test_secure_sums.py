@@ -1,77 +1,18 @@
 """Secure sums: the server learns the sum over the agents that answered, and nothing about any single one."""
 
 import json
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
+from helpers.secure_protocol import STAGES, Protocol, numbers, same_sum
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from focusfl.flower.secure_sums import crypto, fixed_point, node
 from focusfl.flower.secure_sums.messages import SecureSumFailed
-from focusfl.flower.secure_sums.server import SecureSum
 from focusfl.util.errors import InputError
-
-STAGES = ("advertise_keys", "share_keys", "masked_input", "unmasking")
-
-
-class Protocol:
-    """A secure sum in one process. dropouts: the stage from which on an agent is silent."""
-
-    def __init__(self, values, dropouts=None, minimum=2):
-        self.values, self.dropouts = values, dropouts or {}
-        self.shapes = {k: v.shape for k, v in next(iter(values.values())).items()}
-        self.server = SecureSum(self.shapes, minimum)
-        self.state = {}
-        self.masked = {}
-
-    def alive(self, stage):
-        before = STAGES[: STAGES.index(stage) + 1]
-        return [e for e in self.values if self.dropouts.get(e) not in before]
-
-    def up_to(self, last):
-        for stage in STAGES[: STAGES.index(last) + 1]:
-            getattr(self, stage)()
-        return self
-
-    def advertise_keys(self):
-        for e in self.alive("advertise_keys"):
-            self.state[e], keys = node.advertise_keys(e, self.server.advertise_keys_request())
-            self.server.receive_keys(e, keys)
-
-    def share_keys(self):
-        request = self.server.share_keys_request()
-        for e in self.alive("share_keys"):
-            self.state[e], shares = node.share_keys(self.state[e], request)
-            self.server.receive_shares(e, shares)
-
-    def masked_input(self):
-        for e in self.alive("masked_input"):
-            request = self.server.masked_input_request(e)
-            self.state[e], self.masked[e] = node.masked_input(self.state[e], request, self.values[e])
-            self.server.receive_masked_input(e, self.masked[e])
-
-    def unmasking(self):
-        request = self.server.unmasking_request()
-        for e in self.alive("unmasking"):
-            self.state[e], shares = node.unmasking(self.state[e], request)
-            self.server.receive_unmasking(e, shares)
-
-    def result(self):
-        return self.up_to("unmasking").server.result()
-
-
-def numbers(agents, seed=0, size=5):
-    rng = np.random.default_rng(seed)
-    return {e: {"w": rng.normal(size=(2, size)).astype("f4"), "pi": rng.random(2)} for e in agents}
-
-
-def same_sum(found, values, answered):
-    for name in found:
-        plain = sum(values[e][name].astype("f8") for e in answered)
-        assert found[name].shape == plain.shape
-        assert np.abs(found[name] - plain).max() <= len(values) * 2.0**-33
 
 
 @settings(max_examples=30)
@@ -84,7 +25,7 @@ def test_the_sum_is_that_of_those_who_answered_whoever_else_drops_out_and_when(d
     try:
         found = protocol.result()
     except SecureSumFailed:
-        here = [sum(at not in STAGES[: k + 1] for at in (dropouts.get(e) for e in agents)) for k in range(4)]
+        here = [sum(at not in STAGES[: k + 1] for at in (dropouts.get(e) for e in agents)) for k in range(5)]
         assert any(n < crypto.min_threshold(here[0]) for n in here)
     else:
         assert sorted(protocol.server.answered) == sorted(e for e in agents if dropouts.get(e) not in STAGES[:3])
@@ -93,11 +34,11 @@ def test_the_sum_is_that_of_those_who_answered_whoever_else_drops_out_and_when(d
 
 @pytest.mark.parametrize("stage", STAGES[1:])
 def test_every_set_of_dropouts_that_leaves_the_threshold_gives_the_sum_and_no_other_does(stage):
-    values = numbers(range(5))  # threshold 3
+    values = numbers(range(5))  # threshold 4
     for k in range(1, 6):
         for gone in combinations(range(5), k):
             protocol = Protocol(values, dict.fromkeys(gone, stage))
-            if 5 - k >= 3:
+            if 5 - k >= 4:
                 same_sum(protocol.result(), values, protocol.server.answered)
             else:
                 with pytest.raises(SecureSumFailed, match=f"{5 - k} of 5 agents"):
@@ -137,19 +78,21 @@ def test_without_the_keys_a_masked_input_does_not_reveal_what_is_under_the_mask(
 def test_a_late_input_stays_hidden_after_its_pair_masks_were_reconstructed():
     values = {e: {"w": np.zeros(1000)} for e in range(4)}
     protocol = Protocol(values, {2: "masked_input"}).up_to("share_keys")
-    state, late = node.masked_input(protocol.state[2], protocol.server.masked_input_request(2), values[2])
+    request = protocol.server.masked_input_request(2)
+    state, late = node.masked_input(protocol.me[2], protocol.state[2], request, values[2])
     protocol.masked_input()
+    protocol.consistency()
     protocol.unmasking()
     assert np.array_equal(protocol.server.result()["w"], np.zeros(1000))
     with pytest.raises(InputError, match=r"agent 2 .*late"):
         protocol.server.receive_masked_input(2, late)
-    key = protocol.server._reconstruct(3, 2)  # the server has agent 2's mask key now
+    key = protocol.server._reconstruct(2)  # the server has agent 2's mask key now
     for i in (0, 1, 3):
-        pair = crypto.pair_mask_key(key, protocol.server.advertised[i]["mask"], protocol.server.session, i, 2)
+        pair = crypto.pair_mask_key(key, protocol.server.advertised[i]["mask"], protocol.server.sum_, i, 2)
         crypto.add_mask(late, pair, -crypto.pair_mask_sign(2, i))
     assert (late["w"] != 0).all()  # all inputs were zero: the self mask is what is left
-    with pytest.raises(InputError, match="agent 2 as answered"):
-        node.unmasking(state, protocol.server.advertise_keys_request() | {"answered": [0, 1, 3], "dropped": [2]})
+    with pytest.raises(InputError, match="must name agent 2"):
+        node.consistency(protocol.me[2], state, protocol.server.advertise_keys_request() | {"answered": [0, 1, 3]})
 
 
 def test_fewer_shares_than_the_threshold_do_not_give_the_secret():
@@ -163,72 +106,90 @@ def test_fewer_shares_than_the_threshold_do_not_give_the_secret():
 
 def test_a_node_never_reveals_both_shares_of_one_agent():
     protocol = Protocol(numbers(range(5))).up_to("masked_input")
-    start, state = protocol.server.advertise_keys_request(), protocol.state[0]
-    both = start | {"answered": [0, 1, 2, 3, 4], "dropped": [4]}
-    with pytest.raises(InputError, match=r"agent 0 .*once"):
-        node.unmasking(state, both)
-    with pytest.raises(InputError, match=r"agent 0 .*once"):
-        node.unmasking(state, start | {"answered": [0, 1, 2, 3], "dropped": []})
+    start, state, me = protocol.server.advertise_keys_request(), protocol.state[0], protocol.me[0]
     with pytest.raises(SecureSumFailed, match="2 of 5 agents answered"):
-        node.unmasking(state, start | {"answered": [0, 1], "dropped": [2, 3, 4]})
-    request = start | {"answered": [0, 1, 2, 3], "dropped": [4]}
-    state, reply = node.unmasking(state, request)
-    again, same = node.unmasking(state, request)
-    assert same == reply and again == state
+        node.consistency(me, state, start | {"answered": [0, 1]})
+    state, vote = node.consistency(me, state, start | {"answered": [0, 1, 2, 3]})
     with pytest.raises(InputError, match=r"agent 0 .*both shares"):
-        node.unmasking(state, start | {"answered": [0, 1, 2, 3, 4], "dropped": []})
+        node.consistency(me, state, start | {"answered": [0, 1, 2, 3, 4]})
+    again, same = node.consistency(me, state, start | {"answered": [0, 1, 2, 3]})
+    assert same == vote and again == state
+    votes = [vote] + [
+        node.consistency(protocol.me[e], protocol.state[e], start | {"answered": [0, 1, 2, 3]})[1]
+        for e in (1, 2, 3)
+    ]
+    request = start | {"signers": [0, 1, 2, 3], "signatures": [one["signature"] for one in votes]}
+    state, reply = node.unmasking(me, state, request)
+    assert reply["of"] == [0, 1, 2, 3, 4]
+    again, same = node.unmasking(me, state, request)
+    assert same == reply and again == state
+    with pytest.raises(InputError, match=r"agent 0 last completed 'unmasking'"):
+        node.consistency(me, state, start | {"answered": [0, 1, 2, 3, 4]})
 
 
 def test_a_node_masks_once_and_deletes_its_keys():
     protocol = Protocol(numbers(range(3))).up_to("share_keys")
     request = protocol.server.masked_input_request(0)
     before = json.loads(protocol.state[0])["secrets"]
-    state, _ = node.masked_input(protocol.state[0], request, protocol.values[0])
+    state, _ = node.masked_input(protocol.me[0], protocol.state[0], request, protocol.values[0])
     with pytest.raises(InputError, match=r"agent 0 .*'masked input'"):
-        node.masked_input(state, request, protocol.values[0])
+        node.masked_input(protocol.me[0], state, request, protocol.values[0])
     assert not any(secret.encode() in state for secret in before.values())
 
 
-def test_shares_that_were_altered_or_swapped_are_refused_and_their_sender_named():
-    protocol = Protocol(numbers(range(3))).up_to("share_keys")
-    request = protocol.server.masked_input_request(0)
+def held_by(state):
+    return sorted(int(e) for e in json.loads(state)["shares"])
+
+
+def test_shares_that_were_altered_or_swapped_or_are_of_another_sum_are_not_used():
+    protocol = Protocol(numbers(range(5))).up_to("share_keys")  # threshold 4
+    request, me, x = protocol.server.masked_input_request(0), protocol.me[0], protocol.values[0]
     for at in (0, 40, 91):
         sealed = list(request["sealed"])
         sealed[1] = sealed[1][:at] + bytes([sealed[1][at] ^ 1]) + sealed[1][at + 1 :]
-        with pytest.raises(InputError, match=r"agent 2 to agent 0 .*altered"):
-            node.masked_input(protocol.state[0], request | {"sealed": sealed}, protocol.values[0])
-    with pytest.raises(InputError, match=r"agent 1 to agent 0 .*altered"):
-        node.masked_input(protocol.state[0], request | {"sealed": request["sealed"][::-1]}, protocol.values[0])
-    other = Protocol(numbers(range(3))).up_to("share_keys").server.masked_input_request(0)
-    with pytest.raises(InputError, match=r"agent 1 to agent 0 .*altered"):
-        node.masked_input(protocol.state[0], other | protocol.server.advertise_keys_request(), protocol.values[0])
+        state, _ = node.masked_input(me, protocol.state[0], request | {"sealed": sealed}, x)
+        assert held_by(state) == [0, 1, 3, 4]
+    broken = [request["commitments"][0][::-1], *request["commitments"][1:]]
+    state, _ = node.masked_input(me, protocol.state[0], request | {"commitments": broken}, x)
+    assert held_by(state) == [0, 2, 3, 4]
+    with pytest.raises(SecureSumFailed, match=r"1 of 5 agents sent agent 0 shares"):
+        node.masked_input(me, protocol.state[0], request | {"sealed": request["sealed"][::-1]}, x)
+    other = Protocol(numbers(range(5))).up_to("share_keys").server.masked_input_request(0)
+    with pytest.raises(SecureSumFailed, match=r"1 of 5 agents sent agent 0 shares"):
+        node.masked_input(me, protocol.state[0], other | protocol.server.advertise_keys_request(), x)
     with pytest.raises(InputError, match="agent 0 has no keys"):
-        node.masked_input(protocol.state[0], other, protocol.values[0])
+        node.masked_input(me, protocol.state[0], other, x)
+    with pytest.raises(InputError, match="lost"):
+        node.masked_input(me, b"", request, x)
 
 
-def test_wrong_shares_are_detected():
-    protocol = Protocol(numbers(range(3))).up_to("masked_input")
+def test_wrong_shares_leave_too_few_and_their_sender_is_named():
+    protocol = Protocol(numbers(range(3))).up_to("consistency")  # threshold 3
     request = protocol.server.unmasking_request()
     for e in range(3):
-        _, reply = node.unmasking(protocol.state[e], request)
+        _, reply = node.unmasking(protocol.me[e], protocol.state[e], request)
         if e == 0:
             reply["shares"][2] = bytes(32)
         protocol.server.receive_unmasking(e, reply)
-    with pytest.raises(SecureSumFailed, match=r"shares of agent 2 .*\[0, 1\]"):
+    with pytest.raises(SecureSumFailed, match=r"agent 0 revealed a wrong share of agent 2") as failure:
         protocol.server.result()
+    assert list(failure.value.culprits) == [0]
 
 
 def test_a_node_does_not_participate_where_a_minority_could_expose_it():
     values = numbers(range(5))
     protocol = Protocol(values).up_to("advertise_keys")
     request = protocol.server.share_keys_request()
-    for threshold in (0, 1, 2, 6, None):
-        with pytest.raises(InputError, match=r"agent 0 .*half"):
-            node.share_keys(protocol.state[0], request | {"threshold": threshold})
-    with pytest.raises(InputError, match="at least 4"):
-        node.share_keys(protocol.state[0], request, minimum=4)
+    for threshold in (0, 1, 2, 3, 6, True, None):
+        with pytest.raises(InputError, match=r"agent 0 .*two thirds"):
+            node.share_keys(protocol.me[0], protocol.state[0], request | {"threshold": threshold})
+    with pytest.raises(InputError, match="of 6 to 1024 agents"):
+        node.share_keys(replace(protocol.me[0], minimum=6), protocol.state[0], request)
+    with pytest.raises(InputError, match="agent 0 has not signed"):
+        node.share_keys(protocol.me[0], protocol.state[0], request | {"mask": request["mask"][::-1]})
     with pytest.raises(InputError, match="keys that agent 0 sent"):
-        node.share_keys(protocol.state[0], request | {"mask": request["mask"][::-1]})
+        fresh, _ = node.advertise_keys(protocol.me[0], protocol.server.advertise_keys_request())
+        node.share_keys(protocol.me[0], fresh, request)
     with pytest.raises(SecureSumFailed, match=r"1 of 1 agents .*needs 2"):
         Protocol(numbers([3])).result()
     with pytest.raises(SecureSumFailed, match=r"3 of 3 agents .*needs 4"):
@@ -282,11 +243,13 @@ def test_any_shape_and_real_type_is_summed_and_float32_above_2_to_the_minus_16_i
 def test_an_agent_that_sends_wrong_arrays_drops_out_and_adds_nothing_to_the_sum():
     values = numbers(range(4))
     protocol = Protocol(values, {3: "masked_input"}).up_to("share_keys")
-    _, sent = node.masked_input(protocol.state[3], protocol.server.masked_input_request(3), values[3])
+    request = protocol.server.masked_input_request(3)
+    _, sent = node.masked_input(protocol.me[3], protocol.state[3], request, values[3])
     for wrong in ({}, sent | {"x": sent["pi"]}, sent | {"w": sent["w"][:1]}, sent | {"w": sent["w"].view("i8")}):
         with pytest.raises(InputError, match=r"agent 3 .*shapes"):
             protocol.server.receive_masked_input(3, wrong)
     protocol.masked_input()
+    protocol.consistency()
     protocol.unmasking()
     same_sum(protocol.server.result(), values, [0, 1, 2])
     with pytest.raises(SecureSumFailed, match="'done'"):
@@ -296,30 +259,22 @@ def test_an_agent_that_sends_wrong_arrays_drops_out_and_adds_nothing_to_the_sum(
 @pytest.mark.parametrize(
     "junk", [None, 7, b"", [], [b"", b""], ["a"], [True], [-1], [0.5], [2, 1], [1, 1], [b"x" * 32]]
 )
-@pytest.mark.parametrize("key", ["agents", "mask", "share", "threshold", "from", "sealed", "answered", "dropped"])
-def test_junk_in_the_servers_messages_is_an_input_error(key, junk):
-    protocol = Protocol(numbers(range(3))).up_to("advertise_keys")
-    request = protocol.server.share_keys_request()
-    if key in request:
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_junk_in_the_servers_messages_is_an_input_error(stage, junk):
+    protocol = Protocol(numbers(range(3))).up_to(STAGES[STAGES.index(stage) - 1])
+    make = getattr(protocol.server, f"{stage}_request")
+    request = make(0) if stage == "masked_input" else make()
+    more = [protocol.values[0]] if stage == "masked_input" else []
+    answer = getattr(node, stage)
+    answer(protocol.me[0], protocol.state[0], request, *more)
+    for key in request:
         with pytest.raises(InputError):
-            node.share_keys(protocol.state[0], request | {key: junk})
-        return
-    protocol.share_keys()
-    request = protocol.server.masked_input_request(0)
-    if key in request:
-        with pytest.raises(InputError):
-            node.masked_input(protocol.state[0], request | {key: junk}, protocol.values[0])
-        return
-    protocol.masked_input()
-    request = protocol.server.unmasking_request()
-    if junk != request[key]:
-        with pytest.raises(InputError):
-            node.unmasking(protocol.state[0], request | {key: junk})
+            answer(protocol.me[0], protocol.state[0], request | {key: junk}, *more)
 
 
 @pytest.mark.parametrize("junk", [{}, {"to": [1], "sealed": [b""]}, {"mask": b"", "of": None, "shares": 5}])
 def test_junk_from_a_node_is_an_input_error(junk):
-    protocol = Protocol(numbers(range(3)), {0: "advertise_keys"})
+    protocol = Protocol(numbers(range(4)), {0: "advertise_keys"})
     with pytest.raises(InputError):
         protocol.server.receive_keys(0, junk)
     protocol.dropouts = {0: "share_keys"}
@@ -327,6 +282,10 @@ def test_junk_from_a_node_is_an_input_error(junk):
     with pytest.raises(InputError):
         protocol.server.receive_shares(0, junk)
     protocol.masked_input()
+    protocol.server.consistency_request()
+    with pytest.raises(InputError):
+        protocol.server.receive_consistency(1, junk)
+    protocol.consistency()
     protocol.server.unmasking_request()
     with pytest.raises(InputError):
         protocol.server.receive_unmasking(1, junk)
@@ -336,7 +295,7 @@ def test_junk_from_a_node_is_an_input_error(junk):
 
 def test_an_agent_with_an_invalid_public_key_drops_out_and_the_others_continue():
     protocol = Protocol(numbers(range(3)), {2: "advertise_keys"})
-    _, keys = node.advertise_keys(2, protocol.server.advertise_keys_request())
+    _, keys = node.advertise_keys(protocol.me[2], protocol.server.advertise_keys_request())
     for name in ("mask", "share"):
         with pytest.raises(InputError, match=r"public key of agent 2 .*valid"):
             protocol.server.receive_keys(2, keys | {name: bytes(32)})

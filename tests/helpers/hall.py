@@ -41,7 +41,9 @@ class Hall:
         self.app, self.keep, self.calls = client(job), keep, list[Call]()
         self.here = set(range(100, 104))
         self.lost: Callable[[Call], bool] = lambda _: False  # answers that never come
+        self.before: Callable[[Call, Message], None] = lambda *_: None
         self.after: Callable[[Call, Message], None] = lambda *_: None
+        self.rules: dict[str, Any] = {}  # the nodes' own, in their configuration
         self.restart()
 
     def restart(self, *agents: int) -> None:
@@ -49,6 +51,7 @@ class Hall:
         self.contexts = getattr(self, "contexts", {})
         for e in agents or range(4):
             config: dict[str, Any] = {"agent": e} | ({"keep": str(self.keep / str(e))} if self.keep else {})
+            config |= self.rules
             self.contexts[100 + e] = Context(1, 100 + e, config, RecordDict(), {})
 
     def get_node_ids(self) -> Iterable[int]:
@@ -61,6 +64,7 @@ class Hall:
             node = message.metadata.dst_node_id
             call = (message.metadata.message_type, node - 100, message.content["ask"]["t"])
             self.calls.append(call)
+            self.before(call, message)
             try:
                 reply = self.app(message, self.contexts[node])
             except Exception as error:

@@ -53,6 +53,17 @@ def add(folder: DeploymentFolder, nodes: Nodes = 1) -> None:
 
 
 @app.command()
+def replace(
+    folder: DeploymentFolder, agent: Annotated[int, typer.Argument(help="The agent's number, for example 0")]
+) -> None:
+    """Create a node's folder again, with new keys; first remove nodes/agent-N."""
+    _require_flower()
+    from focusfl.deploy import setup
+
+    print(setup.replace_node(folder, agent))
+
+
+@app.command()
 def renew(
     folder: DeploymentFolder,
     days: Annotated[
@@ -127,6 +138,39 @@ def flwr(folder: OperatorFolder, context: typer.Context) -> None:
     from focusfl.deploy import operator
 
     raise typer.Exit(subprocess.run(operator.flwr_command(folder, *context.args)).returncode)
+
+
+@app.command("app-hash")
+def app_hash(
+    folder: Annotated[
+        Path | None, typer.Argument(help="A Flower app's folder  [default: the app of deploy run]")
+    ] = None,
+) -> None:
+    """Print an app's hash, for a node's list of allowed apps. Settings do not change it."""
+    _require_flower()
+    import tempfile
+
+    from focusfl.deploy import allowed_apps, flower_app
+
+    with tempfile.TemporaryDirectory(prefix="focusfl-app-") as temporary:
+        print(allowed_apps.folder_hash(folder or flower_app.write_files(Path(temporary), {})))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def supernode(
+    allowed: Annotated[Path, typer.Argument(help="A file with the hashes of the allowed apps, one per line")],
+    context: typer.Context,
+) -> None:
+    """Start a SuperNode that runs no app but those on a list: FILE, then the options of flower-supernode."""
+    _require_flower()
+    import os
+    import sys
+
+    from focusfl.deploy import allowed_apps
+
+    allowed_apps.read_list(allowed)
+    command = [sys.executable, "-P", "-m", "focusfl.deploy.allowed_apps", str(allowed), *context.args]
+    os.execv(sys.executable, command)
 
 
 def _print_nodes(nodes: list[Node]) -> None:

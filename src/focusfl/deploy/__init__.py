@@ -6,5 +6,6 @@ config        hosts, ports and number of nodes: deploy.toml
 operator      call the SuperLink with the operator's certificate
 registry      register, list and revoke nodes
 flower_app    the Flower app that `focusfl deploy run` submits
+allowed_apps  a SuperNode that runs only the apps on its list
 templates/    start scripts, nginx.conf and README files
 """

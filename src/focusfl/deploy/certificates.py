@@ -1,7 +1,7 @@
-"""Keys and certificates. Each deployment has an authority that signs the server's and the operator's certificates.
+"""Keys and certificates. A deployment's authority signs the server's, the operator's and the agents' certificates.
 
-Nodes have no certificate: Flower's nodes prove their identity with a signature and cannot present one. Each
-certificate is signed for one use, so the server's cannot serve as an operator's, nor the other way round.
+To the server a node proves its identity with a signature, as Flower's nodes do; its certificate is for the other
+nodes, in secure sums. Each certificate is signed for one use, so none can serve as another's.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from ipaddress import ip_address
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
+
+from focusfl.flower.secure_sums.identity import SIGNING_USE, agent_name
 
 AUTHORITY_DAYS = 3650
 CLOCK_SKEW = timedelta(hours=1)  # a machine whose clock is behind can use a new certificate at once
@@ -34,7 +37,12 @@ def new_node_key() -> Key:
     return ec.generate_private_key(ec.SECP384R1())
 
 
-def private_pem(key: Key) -> bytes:
+def new_signing_key() -> Ed25519PrivateKey:
+    """Return a new private key with which an agent signs what it says to other agents."""
+    return Ed25519PrivateKey.generate()
+
+
+def private_pem(key: Key | Ed25519PrivateKey) -> bytes:
     """Return a private key as PEM, not encrypted."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
@@ -96,6 +104,24 @@ def operator_certificate(public: PublicKey, ca: x509.Certificate, ca_key: Key, d
     return builder.sign(ca_key, SHA256())
 
 
+def agent_certificate(
+    public: Ed25519PublicKey, e: int, ca: x509.Certificate, ca_key: Key, days: int = AUTHORITY_DAYS
+) -> x509.Certificate:
+    """Return a certificate by which other agents recognise the signatures of agent e.
+
+    Args:
+        public: The agent's public signing key.
+        e: The agent's number.
+        ca: The authority's certificate.
+        ca_key: The authority's private key.
+        days: How long the certificate is valid.
+
+    Returns:
+        A certificate for this agent's signatures in secure sums only.
+    """
+    return _end_entity(agent_name(e), public, ca, ca_key, days, SIGNING_USE).sign(ca_key, SHA256())
+
+
 def serial_number(certificate: x509.Certificate) -> str:
     """Return the serial number as nginx writes it: whole bytes in upper-case hexadecimal digits."""
     digits = f"{certificate.serial_number:X}"
@@ -103,7 +129,12 @@ def serial_number(certificate: x509.Certificate) -> str:
 
 
 def _end_entity(
-    name: str, public: PublicKey, ca: x509.Certificate, ca_key: Key, days: int, use: ObjectIdentifier
+    name: str,
+    public: PublicKey | Ed25519PublicKey,
+    ca: x509.Certificate,
+    ca_key: Key,
+    days: int,
+    use: ObjectIdentifier,
 ) -> x509.CertificateBuilder:
     builder = _builder(_name(name), public, ca.subject, ca_key.public_key(), days)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -112,7 +143,11 @@ def _end_entity(
 
 
 def _builder(
-    subject: x509.Name, public: PublicKey, issuer: x509.Name, issuer_public: PublicKey, days: int
+    subject: x509.Name,
+    public: PublicKey | Ed25519PublicKey,
+    issuer: x509.Name,
+    issuer_public: PublicKey,
+    days: int,
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (

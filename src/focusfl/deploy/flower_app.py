@@ -80,7 +80,12 @@ def write_app(folder: Path, config: dict[str, Any]) -> Path:
     from focusfl.flower.apps.configured import KEYS, RunConfig
 
     RunConfig(config).deployment()
-    lines = [f"{key} = {json.dumps(value)}" for key, value in {**KEYS, **config}.items()]
+    return write_files(folder, {**KEYS, **config})
+
+
+def write_files(folder: Path, config: dict[str, Any]) -> Path:
+    """Write the app's two files, with a configuration that is not checked; return the folder."""
+    lines = [f"{key} = {json.dumps(value)}" for key, value in config.items()]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(PYPROJECT + "\n".join(lines) + "\n", encoding="utf-8")
     (folder / "focusfl_app.py").write_text(MODULE, encoding="utf-8")

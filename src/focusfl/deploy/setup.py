@@ -1,9 +1,9 @@
-"""Write the folders of a deployment: `init` creates them, `add` adds nodes, `renew` renews certificates.
+"""Write the folders of a deployment: `init` creates them, `add` and `replace` write nodes, `renew` certificates.
 
     authority/     the key that signs certificates; kept offline
     server/        certificate and key, start scripts, nginx.conf, the list of operators
     operator/      certificate and key, Flower's connection, the nodes' public keys
-    nodes/agent-e/ the node's key, the authority's certificate, a start script
+    nodes/agent-e/ the node's two keys, the certificate of its signing key, the authority's, a start script
     deploy.toml    the configuration
 
 No function overwrites a key.
@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from focusfl.deploy import certificates, operator
 from focusfl.deploy.certificates import Key, PublicKey
 from focusfl.deploy.config import CONFIG_FILE, DeployConfig, Ports, check_days, load_config, make_config
+from focusfl.flower.secure_sums import identity
 from focusfl.util import files
 from focusfl.util.errors import InputError, require
 
@@ -95,22 +96,45 @@ def add(folder: Path, nodes: int = 1) -> list[Path]:
     """Write folders for more nodes, numbered after the existing ones. The server does not change.
 
     Args:
-        folder: The deployment's folder.
+        folder: The deployment's folder, with authority/ca.key: the authority certifies the nodes' signing keys.
         nodes: Number of new nodes.
 
     Returns:
         The new nodes' folders. Their public keys are in operator/nodes and must be registered.
 
     Raises:
-        InputError: If the folder is no deployment, the number is not valid, or a node's folder already exists.
+        InputError: If the folder is no deployment, the number is not valid, the authority's key is missing, or a
+            node's folder already exists.
     """
     old = load_config(folder)
     require("nodes", nodes, nodes >= 1, "a whole number, 1 or more")
     new = make_config(old.hosts, old.nodes + nodes, old.bind, old.ports, old.days)
     with files.readable_errors(folder):
-        added = [_write_node(folder, new, e) for e in range(old.nodes, new.nodes)]
+        authority = _load_authority(folder)
+        added = [_write_node(folder, new, e, *authority) for e in range(old.nodes, new.nodes)]
         files.write_text(folder / CONFIG_FILE, new.toml())
     return added
+
+
+def replace_node(folder: Path, e: int) -> Path:
+    """Write the folder of agent e again, with new keys: the old ones are lost, or someone else has them.
+
+    Args:
+        folder: The deployment's folder, with authority/ca.key and without nodes/agent-e.
+        e: The agent.
+
+    Returns:
+        The node's folder. Its public key is in operator/nodes and must be registered.
+
+    Raises:
+        InputError: If there is no such agent, or nodes/agent-e still exists.
+    """
+    config = load_config(folder)
+    require(
+        "agent", e, 0 <= e < config.nodes, f"from 0 to {config.nodes - 1}; for more nodes use focusfl deploy add"
+    )
+    with files.readable_errors(folder):
+        return _write_node(folder, config, e, *_load_authority(folder))
 
 
 def renew(folder: Path, days: int | None = None) -> None:
@@ -129,18 +153,23 @@ def renew(folder: Path, days: int | None = None) -> None:
     old = load_config(folder)
     config = replace(old, days=old.days if days is None else days)
     check_days(config.days)
+    with files.readable_errors(folder):
+        _write_certificates(folder, config, *_load_authority(folder))
+
+
+def _load_authority(folder: Path) -> tuple[x509.Certificate, Key]:
+    """Return the authority's certificate and key."""
     path = folder / "authority" / "ca.key"
     if not path.is_file():
         raise InputError(f"{path} does not exist; put the authority folder back from where you keep it")
-    with files.readable_errors(folder):
-        try:
-            key = load_pem_private_key(path.read_bytes(), password=None)
-            ca = x509.load_pem_x509_certificate(path.with_suffix(".pem").read_bytes())
-        except ValueError as error:
-            raise InputError(f"{path} or ca.pem next to it is damaged; put the original files back") from error
-        if not isinstance(key, Key) or key.public_key() != ca.public_key():
-            raise InputError(f"{path} does not belong to ca.pem next to it; put the original files back")
-        _write_certificates(folder, config, ca, key)
+    try:
+        key = load_pem_private_key(path.read_bytes(), password=None)
+        ca = x509.load_pem_x509_certificate(path.with_suffix(".pem").read_bytes())
+    except ValueError as error:
+        raise InputError(f"{path} or ca.pem next to it is damaged; put the original files back") from error
+    if not isinstance(key, Key) or key.public_key() != ca.public_key():
+        raise InputError(f"{path} does not belong to ca.pem next to it; put the original files back")
+    return ca, key
 
 
 def _write_deployment(folder: Path, config: DeployConfig) -> None:
@@ -157,7 +186,7 @@ def _write_deployment(folder: Path, config: DeployConfig) -> None:
     _write_server(folder / "server", config)
     operator.write_connection(folder / "operator", config.address(config.ports.operator))
     for e in range(config.nodes):
-        _write_node(folder, config, e)
+        _write_node(folder, config, e, ca, key)
     _write_public(folder / CONFIG_FILE, config.toml())
     _write_public(folder / "README.txt", _render("README.txt"))
 
@@ -205,7 +234,7 @@ def _write_server(folder: Path, config: DeployConfig) -> None:
     _write_public(folder / "nginx.conf", proxy)
 
 
-def _write_node(folder: Path, config: DeployConfig, e: int) -> Path:
+def _write_node(folder: Path, config: DeployConfig, e: int, ca: x509.Certificate, ca_key: Key) -> Path:
     """Write the folder of agent e, and its public key into the operator's folder."""
     node = folder / "nodes" / f"agent-{e}"
     if node.exists():
@@ -213,9 +242,18 @@ def _write_node(folder: Path, config: DeployConfig, e: int) -> Path:
     node.mkdir(mode=0o700)
     private, public = certificates.node_key_pair(certificates.new_node_key())
     _write_secret(node / "node.key", private)
-    _write_public(node / "ca.pem", (folder / "server/ca.pem").read_bytes())
-    superlink, port = config.address(config.ports.node), config.ports.supernode + e
-    _write_script(node / "start-supernode.sh", agent=e, superlink=superlink, supernode_port=port)
+    signing = certificates.new_signing_key()
+    certificate = certificates.agent_certificate(signing.public_key(), e, ca, ca_key)
+    _write_secret(node / identity.KEY_FILE, certificates.private_pem(signing))
+    _write_public(node / identity.CERTIFICATE_FILE, certificate.public_bytes(Encoding.PEM))
+    _write_public(node / identity.AUTHORITY_FILE, ca.public_bytes(Encoding.PEM))
+    _write_script(
+        node / "start-supernode.sh",
+        agent=e,
+        superlink=config.address(config.ports.node),
+        supernode_port=config.ports.supernode + e,
+        minimum=max(2, config.nodes // 2 + 1),
+    )
     _write_public(folder / "operator/nodes" / f"{node.name}.pub", public)
     return node
 

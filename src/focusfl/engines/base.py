@@ -31,7 +31,7 @@ class Replies(NamedTuple):
         add: The sum of their `Upload.add`.
         each: Their `Upload.each`, [C, ...] in the order of `cohort`.
         cohort: The agents that answered, [C].
-        dropped: The agents that did not answer, and why.
+        dropped: The agents that did not answer, and why; in a secure sum, also those that sent wrong shares.
     """
 
     add: State

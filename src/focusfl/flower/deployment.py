@@ -25,7 +25,7 @@ from focusfl.core import Algorithm, State
 from focusfl.core.train import Train
 from focusfl.engines import Engine, Replies, Scores, plan
 from focusfl.engines.plan import Ints
-from focusfl.flower.protocol.exchange import Exchange, TooFewReplies
+from focusfl.flower.protocol.exchange import Exchange, RoundFailed, TooFewReplies
 from focusfl.flower.protocol.roster import Roster
 from focusfl.flower.protocol.secure_round import require_sums_only, secure_round
 from focusfl.models.task import InitialWeights, Task
@@ -151,7 +151,7 @@ class DeploymentEngine(Engine):
             self._waited = True
 
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Replies:
-        """Run a round; if too few agents reply, wait for nodes and try again."""
+        """Run a round; if too few agents reply or a sum is false, wait for nodes and try again."""
         settings, wait = self.deployment.settings, 0.0
         for tries_left in reversed(range(TRIES)):
             self.gather(server, t, wait)
@@ -159,10 +159,10 @@ class DeploymentEngine(Engine):
                 if settings.secure:
                     return secure_round(self.exchange, server, t, cohort)
                 return self.exchange.round(server, t, cohort)
-            except TooFewReplies as why:
+            except RoundFailed as why:
                 if not tries_left:
                     advice = "Earlier rounds are saved: start the nodes and run again with resume"
-                    raise TooFewReplies(f"{why}. {advice}") from why
+                    raise type(why)(f"{why}. {advice}") from why
                 self.log(f"{why}; waiting for nodes, then trying again")
                 wait = settings.wait
         raise AssertionError
@@ -223,6 +223,7 @@ def serve(grid: Grid, deployment: Deployment, log: Log = LOGGER.warning) -> Row:
 
     Raises:
         TooFewReplies: If too few agents reply, several times.
+        FalseSum: If secure sums cannot be those of honest agents, several times.
         Diverged: If a number is no longer finite.
     """
     if deployment.settings.secure:

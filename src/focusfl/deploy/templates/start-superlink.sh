@@ -3,6 +3,7 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 RAY_USAGE_STATS_ENABLED=0
+export FOCUSFL_AUTHORITY="$here/ca.pem"
 export FLWR_HOME="$here/flower" NO_PROXY="127.0.0.1,localhost${NO_PROXY:+,$NO_PROXY}"
 export no_proxy="$NO_PROXY"
 command -v flower-superlink >/dev/null || {

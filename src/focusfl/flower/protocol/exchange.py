@@ -25,8 +25,16 @@ from focusfl.run.settings import majority
 LARGEST_LOSS = torch.finfo(torch.float32).max ** 0.5
 
 
-class TooFewReplies(RuntimeError):
+class RoundFailed(RuntimeError):
+    """A round has no result; it may succeed if it is tried again."""
+
+
+class TooFewReplies(RoundFailed):
     """Fewer agents replied than the run asks for."""
+
+
+class FalseSum(RoundFailed):
+    """A secure sum cannot be one of honest uploads."""
 
 
 @dataclass

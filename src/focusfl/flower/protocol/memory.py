@@ -66,6 +66,13 @@ class Memory:
             files.make_folder(self.path.parent)
             files.write(self.path, lambda temporary: save_file(tensors, temporary, metadata=header))
 
+    def forget(self) -> None:
+        """Forget this run's state."""
+        for name in (MARK, BEFORE, AFTER):
+            self.records.pop(name, None)
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
 
 def _read(path: Path) -> tuple[int, State] | None:
     """Read the round and the states from disk; None if the file is damaged: the node is then enrolled again."""

@@ -1,7 +1,7 @@
 """A node: it answers the server's messages, using its own data. Only what is in a reply leaves the node.
 
 enroll     report which agent it is, and take its first state
-train      take the K local steps of a round; in a secure run in four stages, with a masked upload
+train      take the K local steps of a round; in a secure run in five stages, with a masked upload
 evaluate   send only numbers: loss, accuracy and label
 best       send the loss that it reaches alone
 """
@@ -22,7 +22,7 @@ from flwr.clientapp import ClientApp
 from focusfl.algorithms.local import Local
 from focusfl.core import Algorithm, Data, State, Upload
 from focusfl.core.tree import tree_map
-from focusfl.engines import Scores
+from focusfl.engines import Scores, audit
 from focusfl.engines.base import score
 from focusfl.engines.one_agent import LocalAgent, predictor
 from focusfl.flower.protocol import secure_round
@@ -35,7 +35,7 @@ from focusfl.run.setup import Model
 from focusfl.util.errors import InputError
 
 LOGGER = logging.getLogger("focusfl")
-STAGES = ("keys", "shares", "masked", "reveal")  # the stages of a secure sum
+STAGES = ("keys", "shares", "masked", "agree", "reveal")  # the stages of a secure sum
 MAX_JOBS = 32  # per process: a worker of a simulation runs many nodes
 _JOBS: OrderedDict[tuple[str, int, str], Job] = OrderedDict()  # by app, run and configuration
 
@@ -116,6 +116,8 @@ class Node:
 
     def __init__(self, job: Job, message: Message, context: Context) -> None:
         self.job, self.content, self.e = job, message.content, number(context)
+        if context.node_config.get("secure", False) and not job.settings.secure:
+            raise Refused("this node takes part in secure runs only (secure in its node configuration)")
         ask = self.content.config_records["ask"]
         self.t, self.rounds, self.seed = (int(str(ask[name])) for name in ("t", "rounds", "seed"))
         self.begin = bool(ask.get("begin", False))
@@ -127,11 +129,17 @@ class Node:
             self.memory.keep(-1, {}, to_tree(self.content, "state"))
 
     def enroll(self) -> RecordDict:
-        """Take the first state, unless this node already has one for this run; report which agent this is."""
+        """Take the first state, unless this node already has one for this run; report which agent this is.
+
+        In a secure run the node makes its first state itself, from the models that its first masks depend on: by
+        first states of its choice the server could reduce the others' terms to zero.
+        """
         job = self.job
         self.task.check(job.training.x)  # torch's own error, which Flower sends to the server, would quote a label
         starts_over = self.begin or self.memory.recall(self.t) is None
-        if starts_over:
+        if starts_over and job.settings.secure:
+            self.memory.forget()
+        elif starts_over:
             self.memory.keep(self.t - 1, {}, to_tree(self.content, "state"))
         hello: dict[str, Any] = {"agent": self.e, "n": len(job.training.y), "columns": job.columns}
         hello |= {"job": run_signature(job.algorithm, job.settings), "starts_over": starts_over}
@@ -152,8 +160,15 @@ class Node:
 
     def masked(self, stage: str, context: Context) -> RecordDict:
         """Take part in one stage of a secure sum; the third one includes the K local steps."""
-        upload = self._local()[1] if stage == "masked" else None
-        return secure_round.reply(stage, self.e, self.content, context, None if upload is None else upload.add)
+        values, about = None, b""
+        if stage == "masked":
+            job, view, (_, upload) = self.job, to_tree(self.content, "view"), self._local()
+            claims = job.algorithm.contribution(view, upload, torch.tensor(float(len(job.training.y))))
+            sizes = audit.size_histogram(claims, tuple(self.task.parameters))
+            values = {**upload.add, secure_round.SIZES: sizes}
+            ask = self.memory.key, self.t, self.rounds, self.seed
+            about = secure_round.round_digest(job.algorithm, job.settings, ask, view)
+        return secure_round.reply(stage, self.e, self.content, context, values, about)
 
     def _local(self) -> tuple[State, Upload]:
         """Run `local` for this round and remember the new state."""

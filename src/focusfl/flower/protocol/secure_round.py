@@ -1,9 +1,12 @@
-"""A round in which the server sees only sums: the four stages of a secure sum, as messages. docs/secure-sums.md."""
+"""A round in which the server sees only sums: the five stages of a secure sum, as messages. docs/secure-sums.md."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,22 +14,25 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from torch import Tensor
 
-from focusfl.core import Algorithm, State
+from focusfl.core import Algorithm, State, Upload
 from focusfl.core.tree import flatten, unflatten
-from focusfl.engines import Replies
+from focusfl.engines import Replies, audit
 from focusfl.engines.plan import Ints
-from focusfl.flower.protocol.exchange import Exchange, TooFewReplies
+from focusfl.flower.protocol.exchange import Exchange, FalseSum, TooFewReplies
 from focusfl.flower.protocol.expected import expected
-from focusfl.flower.protocol.roster import one_line
+from focusfl.flower.protocol.roster import one_line, run_signature
 from focusfl.flower.protocol.wire import Refused, checked_array
 from focusfl.flower.secure_sums import node
+from focusfl.flower.secure_sums.identity import Anyone, Authority, NodeSetup
 from focusfl.flower.secure_sums.messages import Record, SecureSumFailed
 from focusfl.flower.secure_sums.server import SecureSum
 from focusfl.models.task import Task
-from focusfl.run.settings import majority
-from focusfl.util.errors import InputError
+from focusfl.run.settings import Settings, majority
+from focusfl.util.errors import InputError, require
 
-SECRET = "focusfl.secret"
+SIZES = "sizes"  # beside the sums: a histogram of the lengths of updates (engines/audit.py)
+SECRET, SIGNING = "focusfl.secret", "focusfl.signing"
+AUTHORITY = "FOCUSFL_AUTHORITY"  # at the server: path of the authority's certificate, set by start-superlink.sh
 # Smaller sums of single numbers are taken for 0: despite fixed-point noise, a cluster that nobody holds is empty.
 ZERO_BELOW = 2.0**-20
 
@@ -40,20 +46,42 @@ def require_sums_only(algorithm: Algorithm, server: State, task: Task) -> None:
         what = f"shows the server {visible[0].split('/')[0]!r} of each agent" if visible else "sends no sum"
         advice = ' (FOCUS does not with focus.init = "tied")' if "sketch" in visible else ""
         raise InputError(f"secure = true: {algorithm.name} {what}, not only sums{advice}")
+    views = [flatten(algorithm.downlink(server, torch.tensor(e))) for e in (0, 1)]
+    if views[0].keys() != views[1].keys() or not all(torch.equal(v, views[1][k]) for k, v in views[0].items()):
+        raise InputError(
+            f"secure = true: {algorithm.name} sends agents different states; a node adds its numbers only to "
+            "those of nodes that train from the same"
+        )
 
 
 def secure_round(exchange: Exchange, server: State, t: int, cohort: Ints) -> Replies:
     """Run `Exchange.round` with masked uploads.
 
-    An agent that fails on the way is left out; with too few agents there is no sum.
+    An agent that fails on the way is left out; with too few agents there is no sum. If agents' wrong shares are the
+    reason, the sum is repeated without them.
     """
+    culprits: dict[int, str] = {}
+    while True:
+        try:
+            return _attempt(exchange, server, t, cohort, culprits)
+        except SecureSumFailed as why:
+            new = {e: one_line(reason) for e, reason in why.culprits.items() if e not in culprits}
+            if not new:
+                raise TooFewReplies(f"round {t + 1}: {why}") from why
+            culprits |= new
+            exchange.roster.log(one_line(f"round {t + 1}: {why}; trying again without agents {sorted(new)}"))
+
+
+def _attempt(exchange: Exchange, server: State, t: int, cohort: Ints, excluded: dict[int, str]) -> Replies:
+    """Run the five stages once, without the excluded agents; the dictionary says why they are."""
     roster, settings = exchange.roster, exchange.roster.settings
     _, like = expected(roster.algorithm, server, exchange.task, settings.local.lr_at(t, settings.T))
-    expected_sums = flatten(like.add)
-    sums = SecureSum(
-        {k: tuple(v.shape) for k, v in expected_sums.items()}, settings.minimum or majority(len(cohort))
-    )
-    dropped = {e: "it is not connected" for e in cohort.tolist() if e not in roster.nodes}
+    expected_sums = flatten(like.add) | {SIZES: torch.zeros(audit.BINS)}
+    view = roster.algorithm.downlink(server, torch.tensor(0))
+    about = round_digest(roster.algorithm, settings, (roster.key, t, settings.T, settings.seed), view)
+    shapes = {k: tuple(v.shape) for k, v in expected_sums.items()}
+    sums = SecureSum(shapes, settings.minimum or majority(len(cohort)), about, _server_trusts())
+    dropped = {e: "it is not connected" for e in cohort.tolist() if e not in roster.nodes} | excluded
 
     def stage(
         kind: str,
@@ -80,47 +108,106 @@ def secure_round(exchange: Exchange, server: State, t: int, cohort: Ints) -> Rep
                 dropped.setdefault(e, one_line(f"{kind}: {why}"))
 
     try:
-        connected = [e for e in cohort.tolist() if e in roster.nodes]
+        connected = [e for e in cohort.tolist() if e not in dropped]
         keys, inbox = sums.advertise_keys_request(), sums.masked_input_request
         stage("keys", connected, lambda _: keys, lambda e, r: sums.receive_keys(e, _record(r)))
         shares = sums.share_keys_request()
         stage("shares", sums.advertised, lambda _: shares, lambda e, r: sums.receive_shares(e, _record(r)))
         stage("masked", sums.shares, inbox, lambda e, r: sums.receive_masked_input(e, _arrays(r, expected_sums)))
+        votes = sums.consistency_request()
+        stage("agree", sums.answered, lambda _: votes, lambda e, r: sums.receive_consistency(e, _record(r)))
         ask = sums.unmasking_request()
-        stage("reveal", sums.answered, lambda _: ask, lambda e, r: sums.receive_unmasking(e, _record(r)))
+        stage("reveal", sums.signatures, lambda _: ask, lambda e, r: sums.receive_unmasking(e, _record(r)))
         total = sums.result()
-    except SecureSumFailed as why:
-        raise TooFewReplies(f"round {t + 1}: {why}") from why
     finally:
         left_out = {e: why for e, why in sorted(dropped.items()) if e not in sums.answered}
+        liars = {
+            e: f"{one_line(why)}; others' shares were used, and its upload is in the sum"
+            for e, why in sums.liars.items()
+        }
         exchange.log(f"round {t + 1}: left out", left_out)
+        exchange.log(f"round {t + 1}: noticed", liars)
     rounded = {k: v if v.ndim > 1 else np.where(np.abs(v) < ZERO_BELOW, 0, v) for k, v in total.items()}
     add = {k: torch.from_numpy(v).to(expected_sums[k].dtype) for k, v in rounded.items()}
-    return Replies(unflatten(add), {}, np.array(sorted(sums.answered)), left_out)
+    _require_honest(exchange, server, t, add, sorted(sums.answered))
+    return Replies(unflatten(add), {}, np.array(sorted(sums.answered)), left_out | liars)
 
 
-def reply(stage: str, e: int, content: RecordDict, context: Context, values: State | None) -> RecordDict:
+def _require_honest(exchange: Exchange, server: State, t: int, add: dict[str, Tensor], agents: list[int]) -> None:
+    """Check the sum of these agents' uploads, and take the histogram out of it.
+
+    Raises:
+        FalseSum: If the sum cannot be one of honest uploads.
+    """
+    roster, histogram, E = exchange.roster, add.pop(SIZES), len(agents)
+    n = torch.tensor(float(sum(roster.examples[e] for e in agents)))
+    claims = roster.algorithm.contribution(server, Upload(unflatten(add), {}), n, E)
+    if lie := audit.false_sum(claims, histogram, E, tuple(exchange.task.parameters)):
+        raise FalseSum(
+            f"round {t + 1}: the sum over agents {agents} cannot be one of honest uploads: {lie}. One of them "
+            "sends false numbers, and a secure sum hides which; secure = false would name it"
+        )
+
+
+def reply(
+    stage: str, e: int, content: RecordDict, context: Context, values: State | None, about: bytes
+) -> RecordDict:
     """Return a node's reply in a stage. Its state between two stages stays in its own records."""
-    request = dict(content.config_records["secure"])
+    me, request = node_setup(e, context), dict(content.config_records["secure"])
     state = context.state.config_records.get(SECRET, ConfigRecord()).get("state", b"")
     if not isinstance(state, bytes):
         raise InputError("this node's part of the secure sum is lost: start a new one")
     if stage == "masked":
         numbers = {k: v.numpy() for k, v in flatten(values or {}).items()}
-        state, masked = node.masked_input(state, request, numbers)
+        state, masked = node.masked_input(me, state, request, numbers, about)
         content = RecordDict({"masked": ArrayRecord(OrderedDict((k, Array(v)) for k, v in masked.items()))})
     else:
-        state, answer = _STEPS[stage](e, state, request)
+        state, answer = _STEPS[stage](me, state, request)
         content = RecordDict({"secure": ConfigRecord(dict(answer))})
     context.state[SECRET] = ConfigRecord({"state": state})
     return content
 
 
-_STEPS: dict[str, Callable[[int, bytes, dict[str, Any]], tuple[bytes, Record]]] = {
-    "keys": lambda e, _, request: node.advertise_keys(e, request),
-    "shares": lambda _, state, request: node.share_keys(state, request),
-    "reveal": lambda _, state, request: node.unmasking(state, request),
+_STEPS: dict[str, Callable[[NodeSetup, bytes, dict[str, Any]], tuple[bytes, Record]]] = {
+    "keys": lambda me, _, request: node.advertise_keys(me, request),
+    "shares": node.share_keys,
+    "agree": node.consistency,
+    "reveal": node.unmasking,
 }
+
+
+def node_setup(e: int, context: Context) -> NodeSetup:
+    """Return what a node was installed with: `identity` and `minimum` in its node configuration.
+
+    Without `identity`, the folder of its signing key, a node has a signing key for one run and no authority.
+    """
+    minimum, folder = context.node_config.get("minimum", 2), context.node_config.get("identity")
+    require("minimum", minimum, type(minimum) is int and minimum >= 2, "in the node's configuration, 2 or more")
+    if folder:
+        return NodeSetup.load(e, Path(str(folder)).expanduser(), int(minimum))
+    private = context.state.config_records.get(SIGNING, ConfigRecord()).get("key")
+    me = NodeSetup.without_authority(e, int(minimum), private if isinstance(private, bytes) else None)
+    context.state[SIGNING] = ConfigRecord({"key": me.key.private_bytes_raw()})
+    return me
+
+
+def round_digest(algorithm: Algorithm, settings: Settings, ask: tuple[str, int, int, int], view: State) -> bytes:
+    """Return the hash of what an upload is computed from besides the data: method, options, round and models.
+
+    It goes into the masks, so that a node's numbers add up only with those of nodes that were sent the same.
+    `ask` is the run's key, the round, the number of rounds and the seed.
+    """
+    found = hashlib.sha256(repr((run_signature(algorithm, settings), *ask)).encode())
+    for name, tensor in sorted(flatten(view).items()):
+        v = tensor.detach().cpu().contiguous()
+        found.update(repr((name, str(v.dtype), tuple(v.shape))).encode() + b"\0")
+        found.update(v.reshape(-1).view(torch.uint8).numpy().data)
+    return found.digest()
+
+
+def _server_trusts() -> Anyone:
+    path = os.environ.get(AUTHORITY)
+    return Authority.load(Path(path)) if path else Anyone()
 
 
 def _record(content: RecordDict) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Shamir's secret sharing over GF(2^128) from `pycryptodome`. Every key, seed and 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 
@@ -38,30 +39,30 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def derive_key(secret: bytes, purpose: str, session: bytes, *agents: int) -> bytes:
-    """Derive a key for one purpose, one session and these agents only.
+def derive_key(secret: bytes, purpose: str, about: bytes, *agents: int) -> bytes:
+    """Derive a key for one purpose, one sum and these agents only.
 
     Args:
         secret: What the key is derived from.
         purpose: "self" or "pair" for masks, "note" for encrypted shares.
-        session: The random number of this sum.
+        about: A digest of all that both sides must agree on: `messages.roster_digest` or `messages.sum_digest`.
         *agents: The agents that the key is for; their order matters.
 
     Returns:
         A key of `KEY_SIZE` bytes.
     """
-    info = b"\0".join([b"focusfl", purpose.encode(), session, *(str(e).encode() for e in agents)])
+    info = b"\0".join([b"focusfl", purpose.encode(), about, *(str(e).encode() for e in agents)])
     return HKDF(SHA256(), KEY_SIZE, salt=None, info=info).derive(secret)
 
 
-def agree_key(private: bytes, other_public: bytes, purpose: str, session: bytes, a: int, b: int) -> bytes:
+def agree_key(private: bytes, other_public: bytes, purpose: str, about: bytes, a: int, b: int) -> bytes:
     """Return the key that agents a and b both compute, each from its private key and the other's public key.
 
     Args:
         private: The private key of one of the two agents.
         other_public: The public key of the other agent.
         purpose: As for `derive_key`.
-        session: The random number of this sum.
+        about: As for `derive_key`.
         a: One agent.
         b: The other agent.
 
@@ -76,11 +77,11 @@ def agree_key(private: bytes, other_public: bytes, purpose: str, session: bytes,
         secret = private_key.exchange(X25519PublicKey.from_public_bytes(other_public))
     except ValueError as error:
         raise InputError(f"secure sum: a public key of agent {a} or {b} is not valid") from error
-    return derive_key(secret, purpose, session, a, b)
+    return derive_key(secret, purpose, about, a, b)
 
 
 def encrypt(key: bytes, text: bytes) -> bytes:
-    """Encrypt and authenticate a text. The key determines sender, receiver and session."""
+    """Encrypt and authenticate a text. The key determines sender, receiver and roster."""
     nonce = os.urandom(NONCE_SIZE)
     return nonce + ChaCha20Poly1305(key).encrypt(nonce, text, None)
 
@@ -89,7 +90,7 @@ def decrypt(key: bytes, encrypted: bytes) -> bytes | None:
     """Decrypt what `encrypt` returned.
 
     Returns:
-        The text, or None if it was altered or encrypted for another pair of agents or another session.
+        The text, or None if it was altered or encrypted for another pair of agents or another roster.
     """
     try:
         return ChaCha20Poly1305(key).decrypt(encrypted[:NONCE_SIZE], encrypted[NONCE_SIZE:], None)
@@ -100,7 +101,9 @@ def decrypt(key: bytes, encrypted: bytes) -> bytes | None:
 def min_threshold(n: int, minimum: int = 2) -> int:
     """Return how many of n agents must answer, at least.
 
-    It is more than half of them: otherwise two disjoint groups of agents could reveal the two secrets of one agent.
+    It is more than two thirds of them: any two groups of so many agents have more than a third of all agents in
+    common. So they have an honest agent in common if fewer than a third collude with the server, and an honest
+    agent signs one list of answers only.
 
     Args:
         n: Number of agents that advertised keys.
@@ -110,9 +113,9 @@ def min_threshold(n: int, minimum: int = 2) -> int:
         The smallest number of agents that may reconstruct a secret.
 
     >>> min_threshold(2), min_threshold(3), min_threshold(10), min_threshold(10, 8)
-    (2, 2, 6, 8)
+    (2, 3, 7, 8)
     """
-    return max(2, minimum, n // 2 + 1)
+    return max(2, minimum, 2 * n // 3 + 1)
 
 
 def split_secret(secret: bytes, threshold: int, n: int) -> list[bytes]:
@@ -149,9 +152,14 @@ def combine_shares(shares: Mapping[int, bytes]) -> bytes:
     return b"".join(Shamir.combine(half, False) for half in points)
 
 
-def pair_mask_key(private: bytes, other_public: bytes, session: bytes, a: int, b: int) -> bytes:
+def commitment(secret: bytes) -> bytes:
+    """Return a hash that commits to a random secret or share and does not reveal it."""
+    return hashlib.sha256(secret).digest()
+
+
+def pair_mask_key(private: bytes, other_public: bytes, about: bytes, a: int, b: int) -> bytes:
     """Return the key of the mask that agents a and b share, in either order."""
-    return agree_key(private, other_public, "pair", session, min(a, b), max(a, b))
+    return agree_key(private, other_public, "pair", about, min(a, b), max(a, b))
 
 
 def pair_mask_sign(e: int, other: int) -> int:
