@@ -150,6 +150,18 @@ def test_a_run_that_was_killed_and_resumed_equals_the_serial_engine(site: Site) 
     assert "3 rounds" in text and "3 agents" in text
 
 
+@pytest.mark.skipif(not os.environ.get("FOCUSFL_LONG_TESTS"), reason="a minute of its own: FOCUSFL_LONG_TESTS=1")
+def test_a_secure_round_with_certified_nodes_is_the_plain_one(site: Site) -> None:
+    """One round over real processes, in which the nodes know each other by the deployment's certificates."""
+    options = "rounds=1", "eval-every=1", "secure=true", "focus.init=tied", "seed=2", "wait=100", "minimum=3"
+    out = site.train("secure", *options)
+    wait_until(lambda: (out / "results.json").exists(), site.folder / "superlink.log", 600)
+    assert "dropped" not in site.history(out, 2)[0]
+    made = Setup.of(ff.Focus(M=2, init="tied"), federation(), 1, train=TRAIN, seed=2, engine="serial")
+    *_, last = run(made)
+    same(out, last, 2)
+
+
 def test_a_killed_node_is_dropped_and_participates_again_after_a_restart(site: Site) -> None:
     """Agent 2 is killed in mid-round: the others continue. Once restarted, it participates again."""
     out = site.train("kill", "rounds=40", "eval-every=40", "minimum=2", "timeout=60", "seed=1", "wait=5")
