@@ -44,17 +44,19 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# the versions and hashes of what is installed (tools/lock.py says how to change one)
-lock: $(VENV)/.dev
+# find the versions and hashes of what is installed anew, with the .venv as it stands; see tools/lock.py
+lock:
 	$(BIN)/python tools/lock.py
 
-$(VENV)/.base: pyproject.toml requirements/base.txt requirements/cuda.txt
+$(VENV)/.base: pyproject.toml requirements/cpu.txt requirements/base.txt requirements/cuda.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "focusfl needs Python 3.11 or newer; name one with: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (a minute or two) ..."
+	@$(LOCKED) requirements/cpu.txt 2> $(VENV)/cpu.log || grep "No matching distribution" $(VENV)/cpu.log \
+	  || { cat $(VENV)/cpu.log; exit 1; }
 	$(LOCKED) requirements/base.txt
-	@if $(PIP) check | grep -qE '^torch .* requires (cuda|nvidia|triton)'; then \
+	@if $(PIP) check | grep -E '^torch .* requires (cuda|nvidia|triton)'; then \
 	  echo "Installing the libraries that this build of torch needs for CUDA ..."; \
 	  $(LOCKED) requirements/cuda.txt; fi
 	$(ITSELF) .

@@ -1,29 +1,27 @@
-"""Find the versions that focusfl is installed with, and the hashes of all their files.
+"""Find the versions that focusfl is installed with, and the hashes of every file that the index lists for them.
 
-    make lock                                        # after a change of pyproject.toml or constraints.txt
-    python tools/lock.py --wheel FILE.whl            # accept this file too, which the index does not list
+    make lock       # after a change of pyproject.toml or constraints.txt
 
     constraints.txt          NAME==VERSION of everything below; a version that stands there is kept
     requirements/base.txt    what focusfl needs, and what builds it, with hashes
     requirements/dev.txt     what the extras and the development tools need besides
     requirements/cuda.txt    the libraries that torch's Linux build for CUDA needs besides
 
-For another version, change or remove its line in constraints.txt first. The hashes are those of every file that
-the index lists for a version, and those that already stood there: torch's CPU build is not in the index.
+For another version, change or remove its line in constraints.txt first. torch's CPU build is not in the index:
+requirements/cpu.txt is kept by hand.
 """
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
@@ -44,7 +42,8 @@ class Pin:
     def __str__(self) -> str:
         """Return the entry of a requirements file."""
         marker = f" ; {self.marker}" if self.marker else ""
-        return " \\\n    ".join([f"{self.name}=={self.version}{marker}", *(f"--hash={h}" for h in sorted(self.hashes))])
+        hashes = [f"--hash={digest}" for digest in sorted(self.hashes)]
+        return " \\\n    ".join([f"{self.name}=={self.version}{marker}", *hashes])
 
 
 def read_pins(text: str) -> list[Pin]:
@@ -61,8 +60,8 @@ def read_pins(text: str) -> list[Pin]:
 def resolve(*extras: str) -> list[Pin]:
     """Resolve focusfl with these extras, and what builds it, for every platform."""
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    options = ["--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes", "--no-header", "--no-annotate"]
-    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", *options]
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--generate-hashes"]
+    command += ["--python-version", OLDEST_PYTHON, "--no-header", "--no-annotate"]
     command += [word for extra in extras for word in ("--extra", extra)]
     done = subprocess.run(
         [*command, "-c", str(CONSTRAINTS), "pyproject.toml", "-"],
@@ -76,45 +75,24 @@ def resolve(*extras: str) -> list[Pin]:
     return read_pins(done.stdout)
 
 
-def known_hashes(wheels: list[Path]) -> dict[tuple[str, str], set[str]]:
-    """Return the hashes of today's files by name and public version, with those of further wheels."""
-    known: dict[tuple[str, str], set[str]] = {}
-    for path in FOLDER.glob("*.txt"):
-        for pin in read_pins(path.read_text()):
-            known.setdefault((pin.name, pin.version), set()).update(pin.hashes)
-    for wheel in wheels:
-        name, version, _, _ = parse_wheel_filename(wheel.name)
-        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        known.setdefault((name, version.public), set()).add(f"sha256:{digest}")
-    return known
-
-
-def write(name: str, what: str, pins: list[Pin], known: dict[tuple[str, str], set[str]]) -> None:
-    """Write one file of requirements/."""
-    complete = [
-        Pin(pin.name, pin.version, pin.marker, pin.hashes | known.get((pin.name, pin.version), set())) for pin in pins
-    ]
-    lines = [f"# {what}. Written by `make lock`.", *map(str, complete)]
-    (FOLDER / name).write_text("\n".join(lines) + "\n")
+def write(path: Path, what: str, lines: Iterable[object]) -> None:
+    """Write a file with a first line that says what it is."""
+    path.write_text("\n".join([f"# {what}. Written by `make lock`.", *map(str, lines)]) + "\n")
 
 
 def main() -> None:
     """Write constraints.txt and requirements/."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--wheel", type=Path, action="append", default=[], help="accept this file too")
-    known = known_hashes(arguments.parse_args().wheel)
-
     everything = resolve("dev")
-    versions = [f"{name}=={version}" for name, version in sorted({(pin.name, pin.version) for pin in everything})]
-    CONSTRAINTS.write_text("\n".join(["# The exact versions of requirements/, without hashes.", *versions]) + "\n")
-    base = resolve()
+    versions = sorted({(pin.name, pin.version) for pin in everything})
+    write(CONSTRAINTS, "The exact versions of requirements/, without hashes", map("==".join, versions))
 
+    base = resolve()
     cuda = [pin for pin in base if CUDA.match(pin.name)]
     base = [pin for pin in base if pin not in cuda]
-    dev = [pin for pin in everything if pin not in base and not CUDA.match(pin.name)]
-    write("base.txt", "What focusfl needs, and what builds it", base, known)
-    write("dev.txt", "What the extras and the development tools need besides base.txt", dev, known)
-    write("cuda.txt", "What torch's Linux build for CUDA needs besides base.txt", cuda, known)
+    dev = [pin for pin in everything if pin not in base and pin not in cuda]
+    write(FOLDER / "base.txt", "What focusfl needs, and what builds it", base)
+    write(FOLDER / "dev.txt", "What the extras and the development tools need besides base.txt", dev)
+    write(FOLDER / "cuda.txt", "What torch's Linux build for CUDA needs besides base.txt", cuda)
 
 
 if __name__ == "__main__":
