@@ -1,6 +1,7 @@
 """Nothing is installed but the files whose hashes stand in requirements/."""
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from types import ModuleType
 
 import pytest
 from helpers.dependencies import ROOT, pyproject, required
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -115,6 +117,7 @@ def install(folder: Path, entry: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_another_file_under_the_name_of_a_pinned_version_is_refused(tmp_path):
     [pin] = [pin for pin in lock.read_pins((ROOT / "requirements/base.txt").read_text()) if pin.name == "mdurl"]
     forged = wheel(tmp_path, pin.name, pin.version, "print('not what was pinned')")
@@ -123,6 +126,20 @@ def test_another_file_under_the_name_of_a_pinned_version_is_refused(tmp_path):
     digest = f"sha256:{sha256(forged.read_bytes()).hexdigest()}"
     known = install(tmp_path, str(lock.Pin(pin.name, pin.version, pin.marker, pin.hashes | {digest})))
     assert known.returncode == 0 and (tmp_path / "installed" / "mdurl").is_dir()
+
+
+@pytest.mark.slow
+def test_another_cpu_build_of_torch_stops_make(tmp_path):
+    [pin] = lock.read_pins((ROOT / "requirements/cpu.txt").read_text())
+    if not Marker(pin.marker).evaluate():
+        pytest.skip("the list has no CPU build for this platform")
+    wheel(tmp_path, pin.name, pin.version, "print('not what was pinned')")
+    sources = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    venv = tmp_path / "venv"
+    command = ["make", f"PYTHON={sys.executable}", f"VENV={venv}", f"{venv}/.base"]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | sources, capture_output=True, text=True)
+    assert done.returncode == 2 and "HASHES" in done.stdout
+    assert "requirements/base.txt" not in done.stdout  # which would bring the build for CUDA
 
 
 def test_what_is_written_is_read_back():
