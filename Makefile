@@ -8,9 +8,12 @@ export FOCUSFL_DATA ?= $(CURDIR)/.data
 # tests at the same time: each file is one process's
 JOBS   ?= 2
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# a package is a wheel whose hash is in requirements/; focusfl itself is then installed without the index
+LOCKED := $(PIP) install --quiet --require-hashes --no-deps --only-binary :all: -r
+ITSELF := $(PIP) install --quiet --no-index --no-build-isolation -e
 
-.PHONY: demo quick test check bench bench-peers format clean
+.PHONY: demo quick test check bench bench-peers format lock clean
 
 demo: $(VENV)/.base
 	$(BIN)/focusfl run demo --out runs/demo --overwrite
@@ -41,17 +44,28 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-$(VENV)/.base: pyproject.toml constraints.txt
+# find the versions and hashes of what is installed anew, with the .venv as it stands; see tools/lock.py
+lock:
+	$(BIN)/python tools/lock.py
+
+$(VENV)/.base: pyproject.toml requirements/cpu.txt requirements/base.txt requirements/cuda.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "focusfl needs Python 3.11 or newer; name one with: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (a minute or two) ..."
-	$(PIP) -e .
+	@$(LOCKED) requirements/cpu.txt 2> $(VENV)/cpu.log || grep "No matching distribution" $(VENV)/cpu.log \
+	  || { cat $(VENV)/cpu.log; exit 1; }
+	$(LOCKED) requirements/base.txt
+	@if $(PIP) check | grep -E '^torch .* requires (cuda|nvidia|triton)'; then \
+	  echo "Installing the libraries that this build of torch needs for CUDA ..."; \
+	  $(LOCKED) requirements/cuda.txt; fi
+	$(ITSELF) .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.base
+$(VENV)/.dev: $(VENV)/.base requirements/dev.txt
 	@echo "Installing the development tools ..."
-	$(PIP) -e ".[dev]"
+	$(LOCKED) requirements/dev.txt
+	$(ITSELF) ".[dev]"
 	@touch $@
 
 clean:

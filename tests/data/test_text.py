@@ -226,7 +226,7 @@ def test_offline_the_hub_is_not_asked(variable, expected, monkeypatch):
 
     tried = []
 
-    def from_pretrained(name, local_files_only):
+    def from_pretrained(name, local_files_only, **options):
         tried.append(local_files_only)
         raise OSError("not here")
 

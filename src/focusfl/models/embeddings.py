@@ -108,8 +108,12 @@ def find_encoder(encoder: str | Path | None = None) -> str | Path:
 
 
 def load_pretrained(encoder: str | Path, kind: str = "AutoModel", **options: Any) -> Any:
-    """Load an encoder, or its "AutoTokenizer", from its folder, or by name from this machine, then from the hub."""
+    """Load an encoder, or its "AutoTokenizer", from its folder, or by name from this machine, then from the hub.
+
+    Code that comes with an encoder is never run.
+    """
     transformers = _package("transformers")
+    options["trust_remote_code"] = False
     local_only = isinstance(encoder, Path) or _offline()
     with _quiet(transformers):
         for local in (True,) if local_only else (True, False):
@@ -130,8 +134,8 @@ def _offline() -> bool:
 
 
 def load_encoder(encoder: str | Path) -> nn.Module:
-    """Load an encoder in float32, without its pooler, whose weights would not be used."""
-    model: Any = load_pretrained(encoder, dtype=torch.float32)
+    """Load an encoder from safetensors in float32, without its pooler, whose weights would not be used."""
+    model: Any = load_pretrained(encoder, dtype=torch.float32, use_safetensors=True)
     config = model.config
     if config.is_encoder_decoder or config.pad_token_id is None:
         raise InputError(
