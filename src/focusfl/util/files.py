@@ -111,8 +111,9 @@ def make_folder(path: Path) -> Path:
     """
     with readable_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-        write(path / "writable", lambda temporary: temporary.touch())
-        (path / "writable").unlink(missing_ok=True)  # another process may do the same at this moment
+        probe = path / f".writable.{os.getpid()}.tmp"
+        probe.touch()
+        probe.unlink(missing_ok=True)  # another process may have removed temporary files at this moment
     return path
 
 
