@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for marker, places in MARKED_FILES.items():
                 if place.startswith(places):
                     item.add_marker(marker)
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_stops_pytest() -> Iterator[None]:
+    """The command line ends its process at Ctrl-C; a test that ran it here must not leave that behind."""
+    previous = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, previous)
 
 
 @pytest.fixture

@@ -47,6 +47,15 @@ def write_header(path, t):
     save_file(load_file(path), path, metadata={"focusfl": json.dumps(header)})
 
 
+def remove_digest(path):
+    """Rewrite a checkpoint in the format of release 0.1, which had no digest."""
+    with safe_open(path, framework="pt") as handle:
+        header = json.loads(handle.metadata()["focusfl"])
+    del header["digest"]
+    header["format"] = "focusfl-checkpoint-1"
+    save_file(load_file(path), path, metadata={"focusfl": json.dumps(header)})
+
+
 @pytest.fixture
 def finished(focusfl, tmp_path):
     """The folder of a finished experiment, as release 0.1 wrote it."""
@@ -54,8 +63,13 @@ def finished(focusfl, tmp_path):
     for path in (tmp_path / "r").rglob("result*.json"):
         content = files.read_json(path)
         for row in content if isinstance(content, list) else [content]:
-            row.pop("version", None)  # later versions number the form of a row
+            row.pop("version", None)  # later versions number the form of a row ...
+            row.pop("digest", None)  # ... and have digests
         files.write_json(path, content)
+    for path in (tmp_path / "r").rglob(checkpoint.NAME):
+        remove_digest(path)
+    for path in (tmp_path / "r").rglob(checkpoint.PREVIOUS):
+        path.unlink()
     (tmp_path / "r/data.json").unlink()  # the first versions of it had none
     files.write_json(tmp_path / "r/experiment.json", EXPERIMENT)
     return tmp_path / "r"

@@ -131,6 +131,7 @@ def test_a_stored_run_with_other_settings_does_not_count(study, tmp_path):
     study("--only", "auto", "--seeds", 1)
     row = lines(tmp_path)[0]
     row["settings"]["n"] = 31
+    del row["digest"]  # an edit on purpose
     (tmp_path / "c/start.jsonl").write_text(json.dumps(row) + "\n")
     (tmp_path / "r/start.json").unlink()
     assert not starts.read(tmp_path / "c", tmp_path / "r", starts.all_cases())

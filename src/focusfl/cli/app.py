@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import typer.core
 
 from focusfl.cli import compare, data, deploy, paper, report, study
+from focusfl.util import interrupt
 from focusfl.util.errors import Diverged, InputError, Interrupted
 
 typer.core.HAS_RICH = False  # help is plain text, but typer 0.20 writes "\\[default" where rich is installed
@@ -56,22 +57,31 @@ def main() -> None:
     """Run the command line; exits with 0: success, 2: wrong input, 130: interrupted, 1: any other failure."""
     if len(sys.argv) == 1:
         sys.argv.append("--help")
+    interrupt.end_at_second()
     try:
-        sys.exit(app(standalone_mode=False) or 0)
-    except InputError as error:
-        code, message = 2, f"error: {' '.join(str(error).split())}"
-    except Diverged as error:
-        code, message = 1, f"error: {error}"
-    except Interrupted as error:
-        code, message = 130, str(error)
+        code, message = _run()
     except KeyboardInterrupt:
         code, message = 130, "interrupted"
+    if message:
+        print(message, file=sys.stderr)
+    interrupt.end_at_next()  # the interpreter takes a moment to close
+    sys.exit(code)
+
+
+def _run() -> tuple[Any, str]:
+    """Run the command; return the exit code, and a message for the user if it failed."""
+    hint = "Files written so far are complete. To resume, run it again (run and compare: with --resume)"
+    try:
+        return app(standalone_mode=False) or 0, ""
+    except InputError as error:
+        return 2, f"error: {' '.join(str(error).split())}"
+    except Diverged as error:
+        return 1, f"error: {error}"
+    except Interrupted as error:
+        return 130, str(error)
     except OSError as error:
-        hint = "Files written so far are complete. To resume, run it again (run and compare: with --resume)"
-        code, message = 1, f"error: {error}. {hint}"
+        return 1, f"error: {error}. {hint}"
     except Exception as error:
         if not hasattr(error, "format_message"):  # not an error in the command line but a defect: show it
             raise
-        code, message = 2, f"error: {error.format_message()} (see: focusfl --help)"
-    print(message, file=sys.stderr)
-    sys.exit(code)
+        return 2, f"error: {error.format_message()} (see: focusfl --help)"

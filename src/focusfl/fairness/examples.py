@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from scipy.special import stdtrit
 from torch import Tensor
 
 from focusfl.fairness import intervals
-from focusfl.util import files
+from focusfl.util import sealed
 from focusfl.util.errors import InputError
 
 NAME = "examples.safetensors"
@@ -111,7 +109,7 @@ def compare_with(
 def save(folder: Path, one: Examples) -> None:
     """Write the examples of a run into its folder."""
     tensors = {"excess": one.excess.float().contiguous(), "at": one.at}
-    files.write(folder / NAME, lambda temporary: save_file(tensors, temporary))
+    sealed.write_tensors(folder / NAME, tensors)
 
 
 def read(path: Path, *names: str) -> list[Tensor] | None:
@@ -125,16 +123,18 @@ def read(path: Path, *names: str) -> list[Tensor] | None:
         The tensors; None if there is no file, as in runs of older versions.
 
     Raises:
-        InputError: The file is truncated, or does not hold these tensors.
+        InputError: The file is truncated or damaged, or does not hold these tensors.
     """
     if not path.exists():
         return None
+    advice = "delete it, and the results have no interval from it"
     try:
-        tensors = load_file(path)
+        tensors, _, _ = sealed.read_tensors(path)
         return [tensors[name] for name in names]
-    except (SafetensorError, KeyError, OSError) as error:
-        why = f"truncated, or not written by focusfl ({error})"
-        raise InputError(f"{path}: {why}; delete it, and the results have no interval from it") from error
+    except sealed.Damaged as error:
+        raise InputError(f"{path}: {error.reason}; {advice}") from error
+    except KeyError as error:
+        raise InputError(f"{path}: {error} is missing: not written by focusfl; {advice}") from error
 
 
 def _agent_sums(values: Tensor, at: Tensor) -> Tensor:

@@ -241,15 +241,15 @@ def _claim(deployment: Deployment) -> str:
     nonce, folder = secrets.token_hex(16), deployment.folder
     if folder is None:
         return deployment.key(nonce)
-    stored, nonce_file = folder / checkpoint.NAME, folder / "nonce.json"
-    if stored.exists() and not deployment.resume:
+    stored, nonce_file = checkpoint.exists(folder), folder / "nonce.json"
+    if stored and not deployment.resume:
         raise InputError(f"{folder} holds this run: set resume = true to continue it, or out to another folder")
-    if stored.exists() and not nonce_file.exists():
+    if stored and not nonce_file.exists():
         raise InputError(
-            f"{folder} has {stored.name} but no {nonce_file.name}, by which the nodes recognise this run: "
+            f"{folder} has {checkpoint.NAME} but no {nonce_file.name}, by which the nodes recognise this run: "
             "copy it from the original folder of the run, or set out to another folder"
         )
-    if stored.exists():
+    if stored:
         return deployment.key(str(files.read_json(nonce_file)["nonce"]))
     files.make_folder(folder)
     files.write_json(nonce_file, {"nonce": nonce})

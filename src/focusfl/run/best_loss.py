@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from focusfl.algorithms.local import Local
@@ -24,7 +23,7 @@ from focusfl.fairness.examples import read
 from focusfl.run import identity
 from focusfl.run.loop import Round, Stop, never, run
 from focusfl.run.setup import Setup
-from focusfl.util import files
+from focusfl.util import files, sealed
 from focusfl.util.errors import Diverged, InputError, LockedError
 
 Watch = Callable[[Round], None]
@@ -112,11 +111,13 @@ class Surrogates:
                 raise LockedError(lock)
             if not result.exists():
                 loss, each = self._train(alone, groups, watch, stop, files.make_folder(path))
-                files.write(examples, lambda temporary: save_file({"loss": each}, temporary))
-                files.write_json(result, {"clusters": groups.tolist(), "loss": loss.tolist()})
+                sealed.write_tensors(examples, {"loss": each})
+                sealed.write_json(result, {"clusters": groups.tolist(), "loss": loss.tolist()})
+            if locked:  # a run that was killed after it wrote its result left the folder
                 shutil.rmtree(path, ignore_errors=True)
         stored = read(examples, "loss")  # older versions stored none
-        return torch.tensor(files.read_json(result)["loss"]), None if stored is None else stored[0]
+        loss = _read_losses(result, groups)
+        return loss, None if stored is None else stored[0]
 
     def _train(
         self, alone: Setup, groups: Tensor, watch: Watch, stop: Stop, folder: Path | None
@@ -131,3 +132,17 @@ class Surrogates:
             raise Diverged(f"the surrogate's loss is not finite: try a smaller lr than train.lr = {lr}")
         assert scores.examples is not None
         return scores.loss, scores.examples
+
+
+def _read_losses(path: Path, groups: Tensor) -> Tensor:
+    """Read the best losses of the agents in these groups."""
+    stored = sealed.read_json(path)
+    losses = stored.get("loss") if isinstance(stored, dict) else None
+    if (
+        not isinstance(losses, list)
+        or len(losses) != len(groups)
+        or not all(isinstance(v, float) and math.isfinite(v) for v in losses)
+        or stored.get("clusters", groups.tolist()) != groups.tolist()
+    ):
+        raise InputError(f"{path}: expected {len(groups)} agents' best losses: delete it to compute them again")
+    return torch.tensor(losses)

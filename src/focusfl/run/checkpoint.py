@@ -1,26 +1,41 @@
-"""Checkpoints: the complete state after a round, in safetensors: nothing is unpickled, everything is checked."""
+"""Checkpoints: the complete state after a round, in safetensors: nothing is unpickled, everything is checked.
+
+FOLDER/checkpoint.safetensors             the newest
+FOLDER/checkpoint.previous.safetensors    the one before it, from which a run resumes if the newest is not sound
+FOLDER/checkpoint.unusable.safetensors    a newest one that was not sound, set aside
+"""
 
 from __future__ import annotations
 
-import json
+import math
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from focusfl.core import State
 from focusfl.core.tree import flatten, unflatten
-from focusfl.util import files
+from focusfl.util import sealed
 from focusfl.util.errors import InputError
 
-FORMAT = "focusfl-checkpoint-1"
-NAME = "checkpoint.safetensors"
+FORMAT, WITHOUT_DIGEST = "focusfl-checkpoint-2", "focusfl-checkpoint-1"
+NAME, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
+UNUSABLE = "checkpoint.unusable.safetensors"
+LARGEST = 1e12  # a server's number beyond this is finite, but training cannot continue from it
+
+
+class NotSound(InputError):
+    """A checkpoint from which the run cannot be resumed."""
+
+
+def note_on_stderr(line: str) -> None:
+    """The default `note`."""
+    print(f"note: {line}", file=sys.stderr)
 
 
 def save(folder: Path, fingerprint: str, t: int, server: State, states: State) -> None:
-    """Write the checkpoint of a run, atomically.
+    """Write the checkpoint of a run, atomically. The one before it is kept.
 
     Args:
         folder: The run's folder.
@@ -29,50 +44,121 @@ def save(folder: Path, fingerprint: str, t: int, server: State, states: State) -
         server: The server's state.
         states: The agents' states, stacked.
     """
-    flat = flatten({"server": server, "agents": states})
-    tensors = {k: v.detach().cpu().contiguous() for k, v in flat.items()}
-    header = json.dumps({"format": FORMAT, "fingerprint": fingerprint, "round": t})
-    files.write(folder / NAME, lambda temporary: save_file(tensors, temporary, metadata={"focusfl": header}))
+    newest = folder / NAME
+
+    def keep_previous() -> None:
+        if newest.exists():
+            newest.replace(folder / PREVIOUS)
+
+    header = {"format": FORMAT, "fingerprint": fingerprint, "round": t}
+    sealed.write_tensors(newest, flatten({"server": server, "agents": states}), header, keep_previous)
+
+
+def exists(folder: Path) -> bool:
+    """Say whether a run in this folder has a checkpoint."""
+    return (folder / NAME).exists() or (folder / PREVIOUS).exists()
+
+
+def discard(folder: Path) -> None:
+    """Delete the checkpoints of a run that starts over."""
+    for name in (NAME, PREVIOUS):
+        (folder / name).unlink(missing_ok=True)
 
 
 def load(
-    folder: Path, fingerprint: str, server: State, states: State, max_models: int | None = None
+    folder: Path,
+    fingerprint: str,
+    server: State,
+    states: State,
+    max_models: int | None = None,
+    rounds: int | None = None,
+    note: Callable[[str], None] = note_on_stderr,
 ) -> tuple[int, State, State]:
-    """Read the checkpoint of a run.
+    """Read the newest sound checkpoint of a run.
 
     Args:
-        folder: The run's folder.
+        folder: The run's folder. A newest checkpoint that is not sound is set aside if the one before it is.
         fingerprint: Identifies the run; the checkpoint of another run is refused.
         server: A server's state with the names, shapes and types that are expected.
         states: The same for the agents.
         max_models: The server's `w` may hold from one to this many models. None: as many as in `server`.
+        rounds: How many rounds the run has.
+        note: Called with a line about a checkpoint that is not the newest, or cannot be checked.
 
     Returns:
         The number of rounds done, the server's state and the agents' states.
 
     Raises:
-        InputError: If the checkpoint is damaged, belongs to another run or was written by an older version whose
-            state had another form.
+        InputError: If no checkpoint is sound (damaged, of another run, not finite or too large), or the newest was
+            written by an older version whose state had another form.
     """
-    path = folder / NAME
-    try:
-        with safe_open(path, framework="pt") as handle:
-            header = json.loads((handle.metadata() or {}).get("focusfl", "{}"))
-            # cloned: in the file they are not aligned, and kernels round differently where memory is not aligned
-            tensors = {k: handle.get_tensor(k).clone() for k in handle.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise _unusable(path, f"truncated or not a checkpoint ({error})") from error
-    if not isinstance(header, dict) or header.get("format") != FORMAT or not isinstance(header.get("round"), int):
-        raise _unusable(path, "not a checkpoint of focusfl")
-    if header.get("fingerprint") != fingerprint:
-        raise _unusable(path, "a checkpoint of another experiment (data, settings or seed differ)")
-    if any(k in tensors for k in ("server/live", "server/bound")):
-        raise _unusable(path, "a checkpoint of focusfl 0.1, where the state of FOCUS had another form")
     expected = flatten({"server": server, "agents": states})
+    newest, previous = folder / NAME, folder / PREVIOUS
+    refused = NotSound(f"{newest}: missing")
+    if newest.exists():
+        try:
+            return _read(newest, fingerprint, expected, max_models, rounds, note)
+        except NotSound as error:
+            refused = error
+    if not previous.exists():
+        raise InputError(f"{refused}. Delete it to start that run over, or use another folder") from refused
+    try:
+        found = _read(previous, fingerprint, expected, max_models, rounds, note)
+    except NotSound as error:
+        both = f"{refused}. Nor can {PREVIOUS} be used"
+        raise InputError(f"{both}: delete both to start that run over, or use another folder") from error
+    kept = ""
+    if newest.exists():
+        newest.replace(folder / UNUSABLE)
+        kept = f" (kept as {UNUSABLE})"
+    note(f"resuming from {previous}, after round {found[0]}, because of {refused}{kept}")
+    return found
+
+
+def problem(name: str, v: Tensor) -> str | None:
+    """Say what is wrong with a tensor of the state: not finite, or a number of the server's too large; else None.
+
+    Agents' numbers may be large: a bad agent's own model spoils no other, and the log label of an unused cluster is
+    -1e30.
+    """
+    if not v.is_floating_point() or not v.numel():
+        return None
+    least, largest = (float(end) for end in v.aminmax())
+    if not math.isfinite(least) or not math.isfinite(largest):
+        return "is NaN or infinite"
+    if name.startswith("server/") and max(-least, largest) > LARGEST:
+        return f"is larger than {LARGEST:g}"
+    return None
+
+
+def _read(
+    path: Path,
+    fingerprint: str,
+    expected: State,
+    max_models: int | None,
+    rounds: int | None,
+    note: Callable[[str], None],
+) -> tuple[int, State, State]:
+    try:
+        tensors, header, checked = sealed.read_tensors(path)
+    except sealed.Damaged as error:
+        raise NotSound(f"{path}: not a checkpoint that can be used: {error.reason}") from error
+    t, old = header.get("round"), header.get("format") == WITHOUT_DIGEST
+    if type(t) is not int or not (old or (header.get("format") == FORMAT and checked)):
+        raise NotSound(f"{path}: not a checkpoint of focusfl, or damaged")
+    if header.get("fingerprint") != fingerprint:
+        raise NotSound(f"{path}: a checkpoint of another experiment (data, settings or seed differ)")
+    if any(k in tensors for k in ("server/live", "server/bound")):
+        other = "a checkpoint of focusfl 0.1, where the state of FOCUS had another form"
+        raise InputError(f"{path}: {other}. Delete it to start that run over, or use another folder")
+    if t < 1 or (rounds is not None and t > rounds):
+        raise NotSound(f"{path}: its round is {t}, expected 1 to {rounds or 'the last'}")
     for k, v in expected.items():
         _check_tensor(path, k, tensors.get(k), v, max_models if k.startswith("server/w/") else None)
+    if old:
+        note(f"{path} is of an earlier version, without a digest: it cannot be checked for damage")
     tree = unflatten({k: tensors[k] for k in expected})
-    return header["round"], tree.get("server", {}), tree.get("agents", {})
+    return t, tree.get("server", {}), tree.get("agents", {})
 
 
 def _check_tensor(path: Path, name: str, found: Tensor | None, expected: Tensor, max_models: int | None) -> None:
@@ -80,10 +166,6 @@ def _check_tensor(path: Path, name: str, found: Tensor | None, expected: Tensor,
         expected = expected[:1].expand(len(found), *expected.shape[1:])
     if found is None or found.shape != expected.shape or found.dtype != expected.dtype:
         actual = "missing" if found is None else f"{list(found.shape)} {found.dtype}"
-        raise _unusable(path, f"{name}: expected {list(expected.shape)} {expected.dtype}, found {actual}")
-    if found.is_floating_point() and not torch.isfinite(found).all():
-        raise _unusable(path, f"{name}: NaN or infinite")
-
-
-def _unusable(path: Path, reason: str) -> InputError:
-    return InputError(f"{path}: {reason}. Delete it to start that run over, or use another folder")
+        raise NotSound(f"{path}: {name}: expected {list(expected.shape)} {expected.dtype}, found {actual}")
+    if (wrong := problem(name, found)) is not None:
+        raise NotSound(f"{path}: {name} {wrong}")

@@ -5,7 +5,7 @@ DIR/data.json                     fingerprint of the first seed's data; other da
 DIR/.lock                         held by the process that works in this folder
 DIR/results.json                  one row per finished run
 DIR/left-out.json                 with "all": the methods that cannot run, and why
-DIR/runs/focus-seed0/             history.jsonl, checkpoint.safetensors, examples.safetensors, result.json
+DIR/runs/focus-seed0/             history.jsonl, two checkpoints, examples.safetensors, result.json
 DIR/surrogates/KEY.json           best losses, shared by the methods; KEY.safetensors: per test example
 """
 
@@ -81,6 +81,7 @@ def compare(
     with files.lock(files.make_folder(out) / ".lock", wait=0) as locked:
         if not locked:
             raise InputError(f"{out} is locked by another process: wait for it, or use another folder")
+        files.remove_temporary_files(out)
         if not overwrite:
             left_out |= read_left_out(out)  # what diverged before would diverge again
         methods = [method for method in runs if method not in left_out]

@@ -9,7 +9,7 @@ from focusfl import __version__
 from focusfl.algorithms import title
 from focusfl.report.rows import RoundHistory, Row, read_rows
 from focusfl.report.section import Section
-from focusfl.run import history
+from focusfl.run import history, results
 from focusfl.run.experiment import Experiment
 from focusfl.util import files
 from focusfl.util.errors import InputError
@@ -31,12 +31,11 @@ def from_folder(folder: Path) -> Section:
         raise InputError(f"{folder}: no experiment.json; focusfl run and focusfl compare write one")
     settings = files.read_json(folder / "experiment.json")
     left_out = dict(files.read_json(path)) if (path := folder / "left-out.json").exists() else {}
-    folders = {}  # of the finished runs, by method and seed
-    for path in sorted(folder.glob("runs/*/result.json")):
-        result = files.read_json(path)
-        folders[result["method"], result["seed"]] = path.parent
+    folders = {key: run for key, (run, _) in results.read_finished(folder).items()}
+    stored = read_rows(path) if (path := folder / "results.json").exists() else []
+    results.check_rows(folder, stored)
     rows: list[Row] = []
-    for row in read_rows(path) if (path := folder / "results.json").exists() else []:
+    for row in stored:
         run = folders.get((row["method"], row["seed"]))
         thinned = None if run is None else cast(RoundHistory | None, history.thin(history.read(run)))
         rows.append(row | {"part": row.get("part", ""), "history": thinned})

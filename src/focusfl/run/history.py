@@ -5,19 +5,42 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import (
+    Any,
+    NotRequired,  # pydantic needs this TypedDict before Python 3.12
+)
 
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from focusfl.engines import Scores
 from focusfl.fairness.metrics import agnostic_loss, average
-from focusfl.util import files
+from focusfl.util import files, sealed
+from focusfl.util.errors import InputError
 
 NAME = "history.jsonl"
 GOALS = (0.7, 0.8, 0.85, 0.9)  # average accuracies of the paper's rounds-to-accuracy tables
 MAX_LABELLED_ROUNDS = 40  # a thinned history has labels of at most this many rounds ...
 MAX_LABELS = 400  # ... and of none if one round has more labels than this
 MAX_AGENTS = 1000  # with more agents, a round's line has only averages
+
+
+class RoundRow(TypedDict):
+    """One line. E agents, M clusters."""
+
+    round: int  # from 1
+    seconds: float  # of training
+    dropped: NotRequired[dict[str, str]]  # agents that were left out, and why
+    avg_loss: NotRequired[float]  # this and the following: if the round was evaluated
+    agnostic_loss: NotRequired[float]
+    avg_acc: NotRequired[float | None]  # None in regression
+    loss: NotRequired[list[float]]  # [E]
+    acc: NotRequired[list[float] | None]  # [E]
+    pi: NotRequired[list[list[float]] | None]  # [E][M] soft labels
+
+
+_ROUND = TypeAdapter(RoundRow)
 
 
 class History:
@@ -33,7 +56,8 @@ class History:
         if folder is not None and self.path is not None:
             earlier = [row for row in read(folder) if row["round"] <= rounds_done] if rounds_done else []
             self.seconds = sum(row["seconds"] for row in earlier)
-            files.write_text(self.path, "".join(json.dumps(row) + "\n" for row in earlier))
+            lines = (json.dumps(sealed.add_digest(row)) + "\n" for row in earlier)
+            files.write_text(self.path, "".join(lines))
 
     def write(
         self, t: int, scores: Scores | None, pi: Tensor | None, seconds: float, dropped: Mapping[int, str]
@@ -63,8 +87,12 @@ class History:
                     "acc": None if scores.acc is None else scores.acc.tolist(),
                 }
                 row |= {"pi": None if pi is None else pi.tolist()}
-        with self.path.open("a", encoding="utf-8") as handle:
-            handle.write(json.dumps(row) + "\n")
+        sealed.append_line(self.path, row, sync=False)
+
+    def sync(self) -> None:
+        """Wait until all rounds are on the disk."""
+        if self.path is not None:
+            files.sync_file(self.path)
 
 
 def rounds_to(rows: list[dict[str, Any]], goals: tuple[float, ...] = GOALS) -> dict[str, int | None] | None:
@@ -92,14 +120,23 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
     Args:
         folder: The run's folder.
+
+    Raises:
+        InputError: A line is damaged or edited, or a round is missing between two others.
     """
     path = folder / NAME
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    rows: list[dict[str, Any]] = []
+    for number, row in enumerate(sealed.read_lines(path), start=1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+            _ROUND.validate_python(row, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            raise InputError(f"{path}: line {number}: {key}: {first['msg']}: delete the file") from error
+        if rows and row["round"] != rows[-1]["round"] + 1:
+            jump = f"round {row['round']} after round {rows[-1]['round']}"
+            raise InputError(f"{path}: line {number}: {jump}: delete the file")
+        rows.append(row)
     return rows
 
 

@@ -19,6 +19,7 @@ from focusfl.run import checkpoint
 from focusfl.run.history import History
 from focusfl.run.presence import Presence
 from focusfl.run.settings import Settings
+from focusfl.util import files
 from focusfl.util.errors import Diverged, Interrupted
 
 Stop = Callable[[], bool]
@@ -82,7 +83,7 @@ def run(
         stop: Asked after each round. If it returns True, a checkpoint is written and Interrupted is raised.
 
     Raises:
-        Diverged: If a number is no longer finite.
+        Diverged: If a number is no longer finite, or too large to go on (`checkpoint.problem`).
         Interrupted: If `stop()` was true.
     """
     eval_every = setup.settings.eval_every if eval_every is None else eval_every
@@ -96,9 +97,13 @@ def _rounds(setup: Runnable, folder: Path | None, resume: bool, eval_every: int,
     settings, T = setup.settings, setup.settings.T
     server, states = setup.start()
     rounds_done = 0
-    if folder is not None and resume and (folder / checkpoint.NAME).exists():
+    if folder is not None:
+        files.remove_temporary_files(folder)
+    if folder is not None and not resume:
+        checkpoint.discard(folder)
+    if folder is not None and checkpoint.exists(folder):
         max_models = setup.algorithm.max_models
-        rounds_done, server, states = checkpoint.load(folder, setup.fingerprint, server, states, max_models)
+        rounds_done, server, states = checkpoint.load(folder, setup.fingerprint, server, states, max_models, T)
         server, states = (tree_map(lambda v: v.to(setup.device), tree) for tree in (server, states))
     history = History(folder, rounds_done)
     for t in range(rounds_done, T):
@@ -112,6 +117,7 @@ def _rounds(setup: Runnable, folder: Path | None, resume: bool, eval_every: int,
         history.write(done, scores, pi, seconds, dropped)
         stopping = stop() and not last
         if folder is not None and (last or stopping or done % settings.checkpoint_every == 0):
+            history.sync()  # first: a checkpoint's rounds are always in the history
             checkpoint.save(folder, setup.fingerprint, done, server, states)
         yield Round(done, server, states, scores, pi, loss, history.seconds, seconds, replied)
         if stopping:
@@ -134,8 +140,8 @@ def _one_round(setup: Runnable, server: State, states: State, t: int) -> tuple[S
     replied = torch.from_numpy(replies.cohort).to(setup.device)
     server = algorithm.aggregate(server, replies.add, replies.each, replied)
     for name, v in flatten({"server": server, "agents": states}).items():
-        if not torch.isfinite(v).all():
-            raise _divergence(t + 1, name, setup.settings)
+        if (wrong := checkpoint.problem(name, v)) is not None:
+            raise _divergence(t + 1, f"{name} {wrong}", setup.settings)
     return server, len(replied), dict(replies.dropped)
 
 
@@ -148,11 +154,11 @@ def _evaluate(setup: Runnable, server: State, states: State, t: int) -> tuple[Sc
         scores = setup.engine.evaluate(setup.algorithm, server, states)
     for e in (~torch.isfinite(scores.loss)).nonzero().flatten().tolist():
         if e not in scores.dropped:
-            raise _divergence(t, f"the loss of agent {e}", setup.settings)
+            raise _divergence(t, f"the loss of agent {e} is not finite", setup.settings)
     loss = average(scores.loss[torch.isfinite(scores.loss)])  # of the agents that sent theirs
     return scores, setup.engine.labels(setup.algorithm, server, states), loss
 
 
 def _divergence(t: int, what: str, settings: Settings) -> Diverged:
     advice = f"try a smaller learning rate than train.lr = {settings.local.lr}"
-    return Diverged(f"training diverged in round {t} ({what} is not finite): {advice}")
+    return Diverged(f"training diverged in round {t} ({what}): {advice}")

@@ -8,7 +8,8 @@ from pathlib import Path
 from focusfl.report import rows
 from focusfl.report.rows import Row
 from focusfl.run import history
-from focusfl.util import files
+from focusfl.util import files, sealed
+from focusfl.util.errors import InputError
 
 
 def run_folder(out: Path, method: str, seed: int) -> Path:
@@ -20,7 +21,7 @@ def run_folder(out: Path, method: str, seed: int) -> Path:
 def write_row(folder: Path, row: Row, goals: tuple[float, ...] = history.GOALS) -> Row:
     """Write a run's result.json, with the rounds in which accuracies were reached; return that row."""
     row["rounds_to"] = history.rounds_to(history.read(folder), goals)
-    files.write_json(folder / "result.json", row)
+    sealed.write_json(folder / "result.json", row)
     return row
 
 
@@ -28,17 +29,41 @@ def read_row(folder: Path) -> Row | None:
     """Read the row of a finished run; None if it has not finished.
 
     Raises:
-        InputError: If result.json was not written by focusfl.
+        InputError: If result.json is damaged or was not written by focusfl.
     """
     path = folder / "result.json"
     if not path.exists():
         return None
-    return rows.read_row(files.read_json(path), path)
+    return rows.read_row(sealed.read_json(path), path)
 
 
 def write_rows(out: Path, every: list[Row]) -> None:
     """Write results.json."""
     files.write_json(out / "results.json", every)
+
+
+def read_finished(out: Path) -> dict[tuple[str, int], tuple[Path, Row]]:
+    """Return the folder and the row of every finished run, by method and seed."""
+    folders = [path.parent for path in sorted(out.glob("runs/*/result.json"))]
+    found = [(folder, row) for folder in folders if (row := read_row(folder)) is not None]
+    return {(row["method"], row["seed"]): (folder, row) for folder, row in found}
+
+
+def check_rows(out: Path, every: list[Row]) -> None:
+    """Check the rows of results.json, which has no digest, against those of the finished runs, which have one.
+
+    Raises:
+        InputError: A row is not that of its run.
+    """
+    finished = read_finished(out)
+    for row in every:
+        folder, known = finished.get((row["method"], row["seed"]), (out, row))
+        if row != known:
+            key = next(k for k in (*row, *known) if row.get(k) != known.get(k))
+            raise InputError(
+                f"{out / 'results.json'}: {row['method']}, seed {row['seed']}: {key} is not that of "
+                f"{folder / 'result.json'}: damaged or edited. Delete it and run the experiment with --resume"
+            )
 
 
 def add_row(out: Path, row: Row) -> None:

@@ -18,7 +18,7 @@ from focusfl.util.errors import InputError
 
 
 def write(path: Path, fill: Callable[[Path], Any]) -> None:
-    """Write a file atomically: a reader sees the complete file or none.
+    """Write a file atomically: a reader sees the complete file or none, and so it is after a power cut.
 
     Args:
         path: The file to write.
@@ -30,11 +30,37 @@ def write(path: Path, fill: Callable[[Path], Any]) -> None:
             fill(temporary)
         except SafetensorError as error:  # how safetensors reports a full disk
             raise OSError(errno.EIO, str(error), str(path)) from error
-        with temporary.open("rb") as handle:
-            os.fsync(handle.fileno())
+        sync_file(temporary)
         temporary.replace(path)
+        sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until a file's content is on the disk."""
+    with path.open("rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names of a folder's files are on the disk: a renamed file may otherwise lose its new name."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that does not sync folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def remove_temporary_files(folder: Path) -> None:
+    """Delete what killed processes left half written, in a folder that this process has locked, and below it."""
+    for path in folder.rglob(".*.tmp"):
+        path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -62,7 +88,7 @@ def read_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also text that is not UTF-8, and numbers of 5,000 digits
         raise InputError(f"{path}: not JSON ({error}); delete it or name another folder") from error
 
 
@@ -85,8 +111,9 @@ def make_folder(path: Path) -> Path:
     """
     with readable_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-        write(path / "writable", lambda temporary: temporary.touch())
-        (path / "writable").unlink(missing_ok=True)  # another process may do the same at this moment
+        probe = path / f".writable.{os.getpid()}.tmp"
+        probe.touch()
+        probe.unlink(missing_ok=True)  # another process may have removed temporary files at this moment
     return path
 
 

@@ -1,7 +1,7 @@
 """A cell: one method on one data set with one seed. Tables share cells, so each is computed once.
 
 CELLS/KEY/cell.json      what it is
-CELLS/KEY/...            its run: history.jsonl, checkpoint.safetensors, result.json
+CELLS/KEY/...            its run: history.jsonl, two checkpoints, result.json
 CELLS/KEY/error.txt      why it failed
 CELLS/surrogates/        best losses, shared by the cells
 """

@@ -14,7 +14,7 @@ from focusfl.research.paper.differences import differences
 from focusfl.research.paper.reproduction import SCALES, Reproduction, catalogue, load
 from focusfl.research.paper.stored_results import cells_of
 from focusfl.run.history import rounds_to
-from focusfl.util import files
+from focusfl.util import sealed
 
 
 def sections(results: Path) -> list[Section]:
@@ -31,7 +31,7 @@ def sections(results: Path) -> list[Section]:
         for scale in SCALES:
             path = results / f"{name}.{scale}.json"
             if path.exists():
-                page = files.read_json(path)
+                page = sealed.read_json(path)
                 for row in page.get("rows", []):
                     read_row(row, path)
                 found.append(section(load(name, scale), page))

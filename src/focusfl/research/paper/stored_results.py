@@ -11,7 +11,7 @@ from rich.table import Table
 from focusfl.report.rows import Row, read_row
 from focusfl.research.paper.cells import Cell, Status
 from focusfl.research.paper.reproduction import Part, Reproduction
-from focusfl.util import files
+from focusfl.util import files, sealed
 from focusfl.util.machine import provenance
 
 
@@ -34,7 +34,7 @@ def stored_rows(results: Path) -> dict[str, Row]:
     """
     found: dict[str, Row] = {}
     for path in sorted(results.glob("*.json")):
-        page = files.read_json(path)
+        page = sealed.read_json(path)
         for value in page.get("rows", []) if isinstance(page, dict) else []:
             if "key" in value:
                 row = read_row(value, path)
@@ -82,17 +82,17 @@ def write_results(wanted: list[Reproduction], cells: Path, results: Path) -> Non
                 head = {"name": one.name, "scale": one.scale, "settings": settings, "written_by": written_by}
                 path = results / f"{one.name}.{one.scale}.json"
                 _set_aside(path, {row["key"] for row in rows})
-                files.write_rows(path, head, [_short(row) for row in rows])
+                sealed.write_rows(path, head, [_short(row) for row in rows])
 
 
 def _set_aside(path: Path, keys: set[str]) -> None:
     """Keep the rows of the file with other keys: they took hours, and settings may change by mistake."""
-    page = files.read_json(path) if path.exists() else {}
+    page = sealed.read_json(path) if path.exists() else {}
     replaced = [row for row in page.get("rows", []) if row.get("key") not in keys]
     if replaced:
         old = path.with_suffix(".old.json")
-        before = files.read_json(old)["rows"] if old.exists() else []
-        files.write_rows(old, {k: v for k, v in page.items() if k != "rows"}, [*before, *replaced])
+        before = sealed.read_json(old)["rows"] if old.exists() else []
+        sealed.write_rows(old, {k: v for k, v in page.items() if k != "rows"}, [*before, *replaced])
 
 
 def _short(value: Any) -> Any:

@@ -17,9 +17,9 @@ from focusfl.research.paper import stored_results, surrogates, timing
 from focusfl.research.paper.cells import Cell
 from focusfl.research.paper.reproduction import Part, Reproduction
 from focusfl.research.theory.check import check_all, summary
-from focusfl.util import files
+from focusfl.util import files, sealed
 from focusfl.util.errors import InputError, Interrupted, LockedError
-from focusfl.util.interrupt import graceful_stop
+from focusfl.util.interrupt import graceful_stop, ignored
 from focusfl.util.machine import provenance
 from focusfl.util.progress import TotalProgress
 
@@ -93,7 +93,7 @@ def _measure(one: Reproduction, cells: Path, results: Path, progress: bool | Non
         "written_by": provenance(),
         "table": table,
     }
-    files.write_json(path, page)
+    sealed.write_json(path, page)
 
 
 def _compute(
@@ -109,8 +109,9 @@ def _compute(
     arguments = (queue, cells, results, jobs, stopping, parent)
     workers = [context.Process(target=_work, args=arguments, daemon=True) for _ in range(jobs)]
     with graceful_stop() as stop, TotalProgress(sum(_rounds(cell) for cell in todo), progress) as bar:
-        for worker in workers:
-            worker.start()
+        with ignored():  # Ctrl-C reaches all processes of a terminal: these inherit that they ignore it
+            for worker in workers:
+                worker.start()
         finished = -1
         try:
             while any(worker.is_alive() for worker in workers):

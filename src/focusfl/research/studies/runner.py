@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from focusfl.util import files
+from focusfl.util import files, sealed
 from focusfl.util.errors import Diverged, Interrupted
 from focusfl.util.interrupt import graceful_stop
 from focusfl.util.machine import git_commit, provenance
@@ -57,12 +57,8 @@ class Study:
             The rows by case, variant and seed. Lines of NAME.jsonl override rows of NAME.json.
         """
         page, lines = results / f"{self.name}.json", cells / f"{self.name}.jsonl"
-        rows: list[Row] = files.read_json(page)["rows"] if page.exists() else []
-        for line in lines.read_text(encoding="utf-8").splitlines() if lines.exists() else []:
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:  # the process was killed while it wrote this line
-                continue
+        rows: list[Row] = sealed.read_json(page)["rows"] if page.exists() else []
+        rows += sealed.read_lines(lines, torn_anywhere=True)
         as_stored = json.loads(json.dumps([[*key, value] for key, value in settings.items()]))
         present = {(case, variant): value for case, variant, value in as_stored}
         return {
@@ -87,17 +83,14 @@ class Study:
                 progress(before, done + 1, len(jobs))
 
     def append(self, cells: Path, row: Row) -> None:
-        """Append a row to NAME.jsonl, on a new line even if the last line was cut short by a kill."""
-        path = cells / f"{self.name}.jsonl"
-        with files.lock(cells / "lock"), path.open("a+b") as handle:
-            if handle.tell() and path.read_bytes()[-1:] != b"\n":
-                handle.write(b"\n")
-            handle.write((json.dumps(row, allow_nan=False) + "\n").encode())
+        """Append a row to NAME.jsonl."""
+        with files.lock(cells / "lock"):
+            sealed.append_line(cells / f"{self.name}.jsonl", row)
 
     def write(self, results: Path, seeds: int, rows: list[Row], page: str) -> Path:
         """Write NAME.json and NAME.md; return the path of the latter."""
         head = {"study": self.name, "seeds": seeds, "written_by": provenance()}
-        files.write_rows(results / f"{self.name}.json", head, rows)
+        sealed.write_rows(results / f"{self.name}.json", head, rows)
         files.write_text(results / f"{self.name}.md", page)
         return results / f"{self.name}.md"
 
