@@ -16,7 +16,7 @@ from focusfl.engines import Replies, Scores
 from focusfl.engines.plan import Ints
 from focusfl.flower.protocol.expected import expected
 from focusfl.flower.protocol.roster import Roster, one_line
-from focusfl.flower.protocol.wire import Refused, checked, to_arrays
+from focusfl.flower.protocol.wire import Refused, checked, known_records, to_arrays
 from focusfl.models.task import Task
 
 # of a score: differences and squares of such numbers are still finite in float32
@@ -49,6 +49,7 @@ class Exchange:
         total, rows, answered = RunningSum(), [], []
         for e, content in sorted(contents.items()):
             try:
+                known_records(content, "add", "each", *["state"] * (states is not None))
                 add, each = checked(content, "add", template.add), checked(content, "each", template.each)
                 state = None if states is None else checked(content, "state", state_template)
             except Refused as why:
@@ -78,6 +79,7 @@ class Exchange:
         for e, content in contents.items():
             record = content.metric_records.get("scores", MetricRecord())
             try:
+                known_records(content, "scores", *["examples"] * self.simulated)
                 numbers = _number(record.get("loss")), 0.0 if classes is None else _number(record.get("acc"))
                 if pi is not None:
                     pi[e] = _label(record.get("label"), pi.shape[1])
@@ -105,6 +107,7 @@ class Exchange:
         contents, dropped = self.send(messages, everyone, timeout)
         for e, content in contents.items():
             try:
+                known_records(content, "scores")
                 best[e] = _number(content.metric_records.get("scores", MetricRecord()).get("loss"))
             except Refused as why:
                 dropped[e] = one_line(str(why))

@@ -18,7 +18,7 @@ from focusfl.engines.plan import Ints
 from focusfl.flower.protocol.exchange import Exchange, TooFewReplies
 from focusfl.flower.protocol.expected import expected
 from focusfl.flower.protocol.roster import one_line
-from focusfl.flower.protocol.wire import Refused, checked_array
+from focusfl.flower.protocol.wire import Refused, checked_array, known_records
 from focusfl.flower.secure_sums import node
 from focusfl.flower.secure_sums.messages import Record, SecureSumFailed
 from focusfl.flower.secure_sums.server import SecureSum
@@ -121,10 +121,12 @@ _STEPS: dict[str, Callable[[int, bytes, dict[str, Any]], tuple[bytes, Record]]] 
 
 
 def _record(content: RecordDict) -> dict[str, Any]:
+    known_records(content, "secure")
     return dict(content.config_records.get("secure", ConfigRecord()))
 
 
 def _arrays(content: RecordDict, like: dict[str, Tensor]) -> dict[str, Any]:
+    known_records(content, "masked")
     record = content.array_records.get("masked", ArrayRecord())
     if set(record) != set(like):
         raise InputError("its masked upload has other tensors than this round's")
