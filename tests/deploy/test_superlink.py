@@ -1,4 +1,4 @@
-"""The SuperLink of a deployment when a node sends too much, when its executor dies, and when a run fails."""
+"""The server of a deployment when a node sends too much, its executor dies, a run fails, or its log grows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from helpers.deploy import free_ports, running, serving, skip_without_nginx, wait_until
+from helpers.deploy import free_ports, running, serving, skip_without_nginx, status, wait_until
 
 from focusfl.deploy import operator, registry, runs
 from focusfl.deploy.setup import init
@@ -115,7 +115,7 @@ def test_a_run_that_the_executor_does_not_start_or_that_fails_is_an_error(
     monkeypatch.setattr(runs, "START_TIMEOUT", 1.0)
     settings = ["agents=2", "rounds=1", "model=mlp:2,2", "classes=2", "out=/proc/none"]
     words = [word for setting in settings for word in ("--set", setting)]
-    code, printed, err = focusfl("deploy", "run", site.folder, *words)
+    code, _, err = focusfl("deploy", "run", site.folder, *words)
     assert code == 1 and "pending" in err and "executor" in err
     os.kill(stuck.pid, signal.SIGKILL)
     wait_until(lambda: "executor ended" in site.log.read_text(), site.log)
@@ -124,3 +124,18 @@ def test_a_run_that_the_executor_does_not_start_or_that_fails_is_an_error(
     with pytest.raises(runs.RunFailed, match="failed"):
         runs.follow(site.folder, run)
     assert executor(site).pid != stuck.pid
+
+
+def test_the_proxys_log_does_not_grow_without_end(tmp_path: Path) -> None:
+    """Moved at every look, as the limit is 0: three older files are kept, and nginx writes on."""
+    folder, ports = tmp_path / "site", free_ports(1)
+    init(folder, 1, ports=ports)
+    logs = [folder / f"server/run/access.log{suffix}" for suffix in ("", ".1", ".2", ".3", ".4")]
+    with running([folder / "server/start-proxy.sh", "0"], tmp_path / "proxy.log", CHECK_SECONDS="0.1") as proxy:
+
+        def call() -> bool:
+            return status(ports.node, folder) == 404 and logs[3].exists()
+
+        wait_until(call, tmp_path / "proxy.log")
+        assert proxy.poll() is None
+    assert not logs[4].exists()

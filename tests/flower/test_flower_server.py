@@ -410,6 +410,21 @@ def test_a_run_without_final_scores_fails_with_a_message() -> None:
         go(hall, ff.FedAvg(), rounds=1, bayes="agent")
 
 
+def test_a_nodes_folder_holds_the_latest_runs_only(tmp_path: Path) -> None:
+    """Three runs and a limit of two; a file that is no run's stays."""
+    (tmp_path / "mine.safetensors").touch()
+    config: dict[str, Any] = {"keep": str(tmp_path), "keep-runs": 2}
+    for time, key in enumerate("abc"):
+        memory = Memory(Context(1, 1, config, RecordDict(), {}), key * 8)
+        for t in range(2):
+            memory.keep(t, {}, {"x": torch.zeros(1)})
+        os.utime(tmp_path / f"{key * 8}.safetensors", (time, time))
+    names = {"bbbbbbbb.safetensors", "cccccccc.safetensors", "mine.safetensors"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    with pytest.raises(InputError, match="keep-runs"):
+        Memory(Context(1, 1, {"keep-runs": 0}, RecordDict(), {}), "a" * 8)
+
+
 @pytest.mark.parametrize("kind", ["query.enroll", "train", "evaluate", "train.shares", "train.masked"])
 def test_a_reply_with_a_record_that_nobody_asked_for_is_refused(kind: str, tmp_path: Path) -> None:
     """Agent 3 adds a record in one stage of the protocol; it is left out there, and named. The others continue."""
