@@ -302,7 +302,7 @@ def test_an_operators_folder_that_was_moved_works(deployment: Path, tmp_path: Pa
 def start(path: Path, bin: Path, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a start script with fake Flower programs that print their arguments and environment."""
     bin.mkdir(exist_ok=True)
-    for name in ("flower-superlink", "flower-supernode", "focusfl"):
+    for name in ("focusfl", "flower-supernode"):
         (bin / name).write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\nenv\n')
         (bin / name).chmod(0o755)
     env = {"PATH": f"{bin}:/usr/bin:/bin", "NO_PROXY": "example.org"} | more
@@ -316,7 +316,8 @@ def test_the_superlink_starts_on_loopback_with_keys_and_without_installing(
     deployment: Path, tmp_path: Path
 ) -> None:
     lines = start(deployment / "server/start-superlink.sh", tmp_path / "bin").stdout.splitlines()
-    assert lines[:4] == ["--host", "127.0.0.1", "--port", "9091"]
+    assert lines[:4] == ["deploy", "superlink", "--reply-mb", "16"]
+    assert lines[4:8] == ["--host", "127.0.0.1", "--port", "9091"]
     assert {"--enable-supernode-auth", "--disable-runtime-dependency-installation", *QUIET} <= set(lines)
     assert "--insecure" not in lines
     assert "NO_PROXY=127.0.0.1,localhost,example.org" in lines

@@ -415,3 +415,40 @@ def test_a_run_without_final_scores_fails_with_a_message() -> None:
     hall.lost = lambda call: call[0] == "query.best"
     with pytest.raises(TooFewReplies, match="no agent"):
         go(hall, ff.FedAvg(), rounds=1, bayes="agent")
+
+
+def test_a_nodes_folder_holds_the_latest_runs_only(tmp_path: Path) -> None:
+    """Three runs and a limit of two; a file that is no run's stays."""
+    (tmp_path / "mine.safetensors").touch()
+    config: dict[str, Any] = {"keep": str(tmp_path), "keep-runs": 2}
+    for time, key in enumerate("abc"):
+        memory = Memory(Context(1, 1, config, RecordDict(), {}), key * 8)
+        for t in range(2):
+            memory.keep(t, {}, {"x": torch.zeros(1)})
+        os.utime(tmp_path / f"{key * 8}.safetensors", (time, time))
+    names = {"bbbbbbbb.safetensors", "cccccccc.safetensors", "mine.safetensors"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    with pytest.raises(InputError, match="keep-runs"):
+        Memory(Context(1, 1, {"keep-runs": 0}, RecordDict(), {}), "a" * 8)
+
+
+@pytest.mark.parametrize("kind", ["query.enroll", "train", "evaluate", "train.shares", "train.masked"])
+def test_a_reply_with_a_record_that_nobody_asked_for_is_refused(kind: str, tmp_path: Path) -> None:
+    """Agent 3 adds a record in one stage of the protocol; it is left out there, and named. The others continue."""
+    algorithm, secure = ff.Focus(M=2, init="tied"), kind.startswith("train.")
+    hall, log = Hall(algorithm, secure=secure), list[str]()
+
+    def add_record(call: Call, reply: Message) -> None:
+        if call[:2] == (kind, 3):
+            reply.content["extra"] = to_arrays({"x": torch.zeros(3)})
+
+    hall.after = add_record
+    options: dict[str, Any] = {"wait": 0, "bayes": "none", "minimum": 3, "secure": secure, "out": tmp_path}
+    deployment = Deployment.of(algorithm, model, 4, 3, rounds=2, train=TRAIN, **options)
+    row = serve(hall, deployment, log.append)  # type: ignore[arg-type]
+    named = [line for line in log if "'extra'" in line]
+    assert named and all("agent 3" in line or "node 103" in line for line in named)
+    assert row["agents"] == ([0, 1, 2] if kind in ("query.enroll", "evaluate") else [0, 1, 2, 3])
+    if kind not in ("query.enroll", "evaluate"):
+        left_out = [set(line["dropped"]) for line in history.read(tmp_path / "runs/focus-seed0")]
+        assert left_out == [{"3"}, {"3"}]

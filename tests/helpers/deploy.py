@@ -49,10 +49,10 @@ def free_ports(nodes: int) -> Ports:
 
 
 @contextmanager
-def running(command: list[object], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(command: list[object], log: Path, **env: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command until the block ends; its output goes to `log`."""
     with log.open("wb") as out:
-        process = subprocess.Popen([str(part) for part in command], stdout=out, stderr=out, env=ENV)
+        process = subprocess.Popen([str(part) for part in command], stdout=out, stderr=out, env=ENV | env)
     try:
         yield process
     finally:

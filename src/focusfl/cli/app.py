@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from focusfl.cli import compare, data, deploy, paper, report, study
+from focusfl.cli import compare, data, deploy, flower, paper, report, study
 from focusfl.util import interrupt
-from focusfl.util.errors import Diverged, InputError, Interrupted
+from focusfl.util.errors import Diverged, InputError, Interrupted, SimulationFailed
 
 typer.core.HAS_RICH = False  # help is plain text, but typer 0.20 writes "\\[default" where rich is installed
 app = typer.Typer(
@@ -41,6 +41,7 @@ def list_(what: Annotated[str, typer.Argument(help="algorithms, data or experime
 
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")
+app.add_typer(flower.app, name="flower")
 app.add_typer(study.app, name="study")
 
 
@@ -75,7 +76,7 @@ def _run() -> tuple[Any, str]:
         return app(standalone_mode=False) or 0, ""
     except InputError as error:
         return 2, f"error: {' '.join(str(error).split())}"
-    except Diverged as error:
+    except (Diverged, SimulationFailed) as error:
         return 1, f"error: {error}"
     except Interrupted as error:
         return 130, str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -123,12 +124,17 @@ def run(
     _require_flower()
     import tempfile
 
-    from focusfl.deploy import flower_app, operator
+    from focusfl.deploy import flower_app, runs
 
     with tempfile.TemporaryDirectory(prefix="focusfl-app-") as temporary:
         app_folder = flower_app.write_app(Path(temporary), flower_app.parse_settings(settings))
-        arguments = ["run", str(app_folder), operator.CONNECTION] + ["--stream"] * stream
-        raise typer.Exit(subprocess.run(operator.flwr_command(folder, *arguments)).returncode)
+        try:
+            started = runs.submit(folder, app_folder)
+            if stream:
+                runs.follow(folder, started)
+        except runs.RunFailed as why:
+            print(f"error: {why}", file=sys.stderr)
+            raise typer.Exit(1) from why
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -171,6 +177,18 @@ def supernode(
     allowed_apps.read_list(allowed)
     command = [sys.executable, "-P", "-m", "focusfl.deploy.allowed_apps", str(allowed), *context.args]
     os.execv(sys.executable, command)
+
+
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def superlink(
+    context: typer.Context,
+    reply_mb: Annotated[int, typer.Option(help="Megabytes that any reply of a node may bring", min=0)] = 16,
+) -> None:
+    """Run the SuperLink with the arguments of flower-superlink; start-superlink.sh calls it."""
+    _require_flower()
+    from focusfl.deploy import superlink as flower
+
+    flower.main(context.args, reply_mb)
 
 
 def _print_nodes(nodes: list[Node]) -> None:

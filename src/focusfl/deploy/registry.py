@@ -46,7 +46,7 @@ def nodes(folder: Path) -> list[Node]:
         InputError: If the server cannot be reached or refuses the operator.
     """
     folder = operator.operator_folder(folder)
-    with _control_client(folder) as client:
+    with control_client(folder) as client:
         return _nodes(client, folder)
 
 
@@ -66,7 +66,7 @@ def register(folder: Path) -> list[Node]:
 
     folder = operator.operator_folder(folder)
     keys = _public_keys(folder)
-    with _control_client(folder) as client:
+    with control_client(folder) as client:
         for node in _nodes(client, folder):
             if node.id is None:
                 client.RegisterNode(RegisterNodeRequest(public_key=keys[node.name], name=node.name))
@@ -86,7 +86,7 @@ def revoke(folder: Path, name: str) -> None:
     from flwr.proto.control_pb2 import UnregisterNodeRequest
 
     folder = operator.operator_folder(folder)
-    with _control_client(folder) as client:
+    with control_client(folder) as client:
         known = {node.name: node for node in _nodes(client, folder)}
         if name not in known:
             raise InputError(f"{name}: there is no such node; {nearest(name, known)}")
@@ -118,7 +118,7 @@ def _public_keys(folder: Path) -> dict[str, bytes]:
 
 
 @contextmanager
-def _control_client(folder: Path) -> Iterator[Any]:
+def control_client(folder: Path) -> Iterator[Any]:
     """Yield Flower's client for the control API, as the operator. Turn the proxy's refusals into InputErrors."""
     import httpx
     from flwr.supercore.control import ControlHttpClient

@@ -1,17 +1,16 @@
 """Flower's simulation as an engine: one virtual node per agent, in worker processes of Ray.
 
 The simulation stays open during a run: a thread runs it, and the engine uses its grid. Each agent's data is in a
-separate file, which its node reads. If RAY_ADDRESS is set, Ray's cluster is used instead of this machine; TMPDIR
-must then be a folder that all its machines share.
+separate file, which its node reads; `running` deletes it if the run is killed. If RAY_ADDRESS is set, Ray's cluster
+is used instead of this machine; TMPDIR must then be a folder that all its machines share.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
-import shutil
-import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
@@ -27,14 +26,17 @@ from focusfl.core.train import Train
 from focusfl.data.federation import Federation
 from focusfl.engines.base import Engine, Replies, Scores
 from focusfl.engines.plan import Ints
+from focusfl.flower import local_ray
 from focusfl.flower.protocol.exchange import Exchange
 from focusfl.flower.protocol.node import Job, client, number
 from focusfl.flower.protocol.roster import Roster
+from focusfl.flower.running import Workspace
 from focusfl.models.task import Task
 from focusfl.run import identity
 from focusfl.run.settings import Settings
+from focusfl.util.errors import SimulationFailed
 
-START_TIMEOUT = 180.0  # seconds for Ray to start
+START_TIMEOUT = 300.0  # seconds for all nodes to start; on a machine that is not busy, they take a few
 
 
 class Flower(Engine):
@@ -46,7 +48,7 @@ class Flower(Engine):
         super().__init__(task, fed, train, rounds, seed)
         self._simulation: Simulation | None = None
         self._exchange: Exchange | None = None
-        self._folder: Path | None = None  # the agents' data
+        self._workspace: Workspace | None = None
 
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Replies:
         return self._open(algorithm, server, states).round(server, t, cohort, states)
@@ -54,7 +56,7 @@ class Flower(Engine):
     def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
         scores, _ = self._open(algorithm, server, states).evaluate(server, self.rounds)
         for e, why in scores.dropped.items():
-            raise RuntimeError(f"agent {e} could not be evaluated: {why}")
+            raise SimulationFailed(f"agent {e} could not be evaluated: {why}")
         return scores
 
     def agents_joined(self, agents: Ints) -> None:
@@ -64,24 +66,28 @@ class Flower(Engine):
     def close(self) -> None:
         if self._simulation is not None:
             self._simulation.close()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._simulation = self._exchange = self._folder = None
+        if self._workspace is not None:
+            self._workspace.remove()
+        self._simulation = self._exchange = self._workspace = None
 
     def _open(self, algorithm: Algorithm, server: State, states: State) -> Exchange:
         """Return the exchange; the first call starts the simulation and gives the nodes the agents' states."""
         if self._exchange is None:
             fed, settings = self.fed, Settings(rounds=self.rounds, train=self.train, seed=self.seed)
-            self._folder = Path(tempfile.mkdtemp(prefix="focusfl-"))
-            _write(fed, self._folder)
-            app = client(_job_maker(self._folder, algorithm, self.task, settings))
-            self._simulation = Simulation(app, fed.E)
+            self._workspace = Workspace()
+            _write(fed, self._workspace.data)
+            app = client(_job_maker(self._workspace.data, algorithm, self.task, settings))
+            self._simulation = Simulation(app, fed.E, self._workspace)
             key = identity.text_digest(f"{algorithm!r}{self.train!r}{self.seed}")[:32]
             roster = Roster(self._simulation.grid, algorithm, settings, fed.classes, fed.E, key)
-            roster.gather(0, algorithm.enroll(server), begin=True)
+            deadline = time.monotonic() + START_TIMEOUT
+            while len(roster.nodes) < fed.E and not roster.refused and time.monotonic() < deadline:
+                roster.gather(0, algorithm.enroll(server), begin=True, wait=1)
             if len(roster.nodes) < fed.E:
-                why = next(iter(roster.refused.values()), "they did not reply")
-                raise RuntimeError(f"{len(roster.nodes)} of {fed.E} simulated nodes started: {why}")
+                busy = "the machine may be too busy: stop other programs (focusfl flower list shows simulations)"
+                silent = f"no reply within {START_TIMEOUT:g} s; {busy}, or use --engine serial"
+                why = next(iter(roster.refused.values()), silent)
+                raise SimulationFailed(f"{len(roster.nodes)} of {fed.E} simulated nodes started: {why}")
             restore = set(range(fed.E)), states
             self._exchange = Exchange(roster, self.task, simulated=True, restore=restore)
         return self._exchange
@@ -95,17 +101,29 @@ class Simulation:
 
     _open: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, app: ClientApp, nodes: int) -> None:
+    def __init__(self, app: ClientApp, nodes: int, workspace: Workspace | None = None) -> None:
         if not self._open.acquire(blocking=False):
             raise RuntimeError("another simulation is open in this process; run one simulation at a time")
+        self._thread: threading.Thread | None = None
+        self._finished = threading.Event()
+        self._workspace = workspace
+        try:
+            self._workspace = workspace or Workspace()
+            local_ray.start(self._workspace.ray)
+            self.grid = self._start(app, nodes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, app: ClientApp, nodes: int) -> Grid:
+        """Run Flower's simulation in a thread and return its grid."""
         for name in ("flwr", "ray"):  # hide their progress messages
             logging.getLogger(name).setLevel(logging.ERROR)
-        server, self._grids = ServerApp(), queue.Queue[Grid | BaseException]()
-        self._finished = threading.Event()
+        server, grids = ServerApp(), queue.Queue[Grid | BaseException]()
 
         @server.main()
         def main(grid: Grid, context: Context) -> None:
-            self._grids.put(grid)
+            grids.put(grid)
             self._finished.wait()
 
         resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
@@ -114,22 +132,25 @@ class Simulation:
             try:
                 run_simulation(server, app, nodes, backend_config=resources)  # type: ignore[arg-type]
             except BaseException as error:
-                self._grids.put(error)
+                grids.put(error)
 
         self._thread = threading.Thread(target=run, name="flower-simulation", daemon=True)
         self._thread.start()
         try:
-            grid = self._grids.get(timeout=START_TIMEOUT)
+            grid = grids.get(timeout=START_TIMEOUT)
         except queue.Empty:
-            grid = RuntimeError(f"Flower's simulation did not start within {START_TIMEOUT:g} s")
+            raise SimulationFailed(f"Flower's simulation did not start within {START_TIMEOUT:g} s") from None
         if isinstance(grid, BaseException):
-            self.close()
-            raise RuntimeError(f"Flower's simulation did not start: {grid}") from grid
-        self.grid = grid
+            raise SimulationFailed(f"Flower's simulation did not start: {grid}") from grid
+        return grid
 
     def close(self) -> None:
         self._finished.set()
-        self._thread.join(timeout=60)
+        if self._thread is not None:
+            self._thread.join(timeout=60)
+        local_ray.stop()
+        if self._workspace is not None:
+            self._workspace.remove()
         self._open.release()
 
 

@@ -20,6 +20,10 @@ class Diverged(RuntimeError):
     """Training produced NaN or infinite numbers. Exit code 1."""
 
 
+class SimulationFailed(RuntimeError):
+    """Flower's simulation did not start or does not answer. The message says what to do. Exit code 1."""
+
+
 class Interrupted(Exception):
     """The user stopped the run; it ended after a complete round, with a checkpoint. Exit code 130."""
 

@@ -17,7 +17,7 @@ from focusfl.engines import Replies, Scores, audit
 from focusfl.engines.plan import Ints
 from focusfl.flower.protocol.expected import expected
 from focusfl.flower.protocol.roster import Roster, one_line
-from focusfl.flower.protocol.wire import Refused, checked, to_arrays
+from focusfl.flower.protocol.wire import Refused, checked, known_records, to_arrays
 from focusfl.models.task import Task
 from focusfl.run.settings import majority
 
@@ -59,6 +59,7 @@ class Exchange:
         uploads, new_states = dict[int, Upload](), dict[int, State]()
         for e, content in sorted(contents.items()):
             try:
+                known_records(content, "add", "each", *["state"] * (states is not None))
                 upload = Upload(checked(content, "add", template.add), checked(content, "each", template.each))
                 if states is not None:
                     new_states[e] = checked(content, "state", state_template)
@@ -103,6 +104,7 @@ class Exchange:
         for e, content in contents.items():
             record = content.metric_records.get("scores", MetricRecord())
             try:
+                known_records(content, "scores", *["examples"] * self.simulated)
                 numbers = _loss(record.get("loss")), 0.0 if classes is None else _accuracy(record.get("acc"))
                 if pi is not None:
                     pi[e] = _label(record.get("label"), pi.shape[1])
@@ -130,6 +132,7 @@ class Exchange:
         contents, dropped = self.send(messages, everyone, timeout)
         for e, content in contents.items():
             try:
+                known_records(content, "scores")
                 best[e] = _loss(content.metric_records.get("scores", MetricRecord()).get("loss"))
             except Refused as why:
                 dropped[e] = one_line(str(why))

@@ -2,13 +2,15 @@
 
 After a restart of the SuperNode, or in a resumed run, which has a new number, `context.state` is empty; the node
 then continues from the folder. The states before and after the last round are stored, because a server that was
-killed before it wrote its checkpoint asks for that round again.
+killed before it wrote its checkpoint asks for that round again. The folder holds the latest runs only; `keep-runs`
+in the node's configuration says how many.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
@@ -19,18 +21,23 @@ from focusfl.core import State
 from focusfl.core.tree import flatten, unflatten
 from focusfl.flower.protocol.wire import Refused, to_arrays, to_tree
 from focusfl.util import files
+from focusfl.util.errors import require
 
 MARK, BEFORE, AFTER = "focusfl.memory", "focusfl.before", "focusfl.after"
+KEY = re.compile(r"[0-9a-f]{8,64}")
+KEEP_RUNS = 20  # in the folder, if the node's configuration does not say
 
 
 class Memory:
     """What a node remembers of the run `key` (hex digits, chosen by the server)."""
 
     def __init__(self, context: Context, key: str) -> None:
-        if not re.fullmatch(r"[0-9a-f]{8,64}", key):
+        if not KEY.fullmatch(key):
             raise Refused("the run's key is not hex digits")
         self.records, self.key = context.state, key
-        folder = context.node_config.get("keep")
+        folder, runs = context.node_config.get("keep"), context.node_config.get("keep-runs", KEEP_RUNS)
+        require("keep-runs", runs, type(runs) is int and runs >= 1, "in the node's configuration, 1 or more")
+        self.max_runs = int(runs)
         self.path = Path(str(folder)).expanduser() / f"{key}.safetensors" if folder else None
 
     @property
@@ -64,6 +71,7 @@ class Memory:
             tensors = {k: v.detach().clone().contiguous() for k, v in flat.items()}
             header = {"focusfl": json.dumps({"t": t})}
             files.make_folder(self.path.parent)
+            self._make_room(self.path)
             files.write(self.path, lambda temporary: save_file(tensors, temporary, metadata=header))
 
     def forget(self) -> None:
@@ -72,6 +80,14 @@ class Memory:
             self.records.pop(name, None)
         if self.path is not None:
             self.path.unlink(missing_ok=True)
+
+    def _make_room(self, path: Path) -> None:
+        """Delete the states of the oldest runs, so that with `path` no more than `max_runs` are kept."""
+        stored = [old for old in path.parent.glob("*.safetensors") if KEY.fullmatch(old.stem) and old != path]
+        with suppress(FileNotFoundError):  # another run of this node does the same
+            stored.sort(key=lambda old: old.stat().st_mtime)
+            for old in stored[: max(len(stored) + 1 - self.max_runs, 0)]:
+                old.unlink()
 
 
 def _read(path: Path) -> tuple[int, State] | None:

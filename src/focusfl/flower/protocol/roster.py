@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from focusfl.core import Algorithm, State
-from focusfl.flower.protocol.wire import Refused, to_arrays
+from focusfl.flower.protocol.wire import Refused, known_records, to_arrays
 from focusfl.run.settings import Settings
 
 LOGGER = logging.getLogger("focusfl")
@@ -115,6 +115,7 @@ class Roster:
         """Register which agent a node is; raise Refused if it does not fit this run."""
         if isinstance(reply, str):
             raise NotYet(reply)
+        known_records(reply, "hello")
         hello = reply.config_records.get("hello", ConfigRecord())
         e, n, job = hello.get("agent"), hello.get("n"), hello.get("job")
         if not isinstance(e, int) or not 0 <= e < self.E:

@@ -21,7 +21,7 @@ from focusfl.engines.plan import Ints
 from focusfl.flower.protocol.exchange import Exchange, FalseSum, TooFewReplies
 from focusfl.flower.protocol.expected import expected
 from focusfl.flower.protocol.roster import one_line, run_signature
-from focusfl.flower.protocol.wire import Refused, checked_array
+from focusfl.flower.protocol.wire import Refused, checked_array, known_records
 from focusfl.flower.secure_sums import node
 from focusfl.flower.secure_sums.identity import Anyone, Authority, NodeSetup
 from focusfl.flower.secure_sums.messages import Record, SecureSumFailed
@@ -211,10 +211,12 @@ def _server_trusts() -> Anyone:
 
 
 def _record(content: RecordDict) -> dict[str, Any]:
+    known_records(content, "secure")
     return dict(content.config_records.get("secure", ConfigRecord()))
 
 
 def _arrays(content: RecordDict, like: dict[str, Tensor]) -> dict[str, Any]:
+    known_records(content, "masked")
     record = content.array_records.get("masked", ArrayRecord())
     if set(record) != set(like):
         raise InputError("its masked upload has other tensors than this round's")

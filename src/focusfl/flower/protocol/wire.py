@@ -31,6 +31,13 @@ def to_tree(content: RecordDict, name: str) -> Tree:
     return unflatten({k: torch.from_numpy(array.numpy().copy()) for k, array in record.items()})
 
 
+def known_records(content: RecordDict, *names: str) -> None:
+    """Raise Refused if a peer sent a record that is not one of these."""
+    for name in content:
+        if name not in names:
+            raise Refused(f"it sent {name[:40]!r}, which was not asked for")
+
+
 def checked(content: RecordDict, name: str, like: Tree) -> Tree:
     """Return a peer's record of that name as a tree; its keys, shapes and types must be those of `like`.
 
