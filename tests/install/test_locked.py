@@ -56,7 +56,9 @@ def installed_closure(wanted: list[Requirement]) -> set[str]:
 
 
 def test_every_version_stands_once_and_with_the_hashes_of_its_files():
-    for path in (ROOT / "requirements").glob("*.txt"):
+    paths = sorted((ROOT / "requirements").iterdir())
+    assert [path.stem for path in paths] == ["base", "cpu", "cuda", "dev"]
+    for path in paths:
         pins = lock.read_pins(path.read_text())
         entries = [line for line in path.read_text().splitlines() if re.match(r"\w", line)]
         assert len(pins) == len({pin.name for pin in pins}) == len(entries) > 0, path.name
