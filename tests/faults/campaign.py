@@ -1,6 +1,6 @@
 """Break runs in every way that a machine can, resume them, and compare the bits with a run that nothing disturbed.
 
-    python tests/faults/campaign.py                    every n-th write, every fault, 200 kills, small disks: an hour
+    python tests/faults/campaign.py                    every n-th write, every fault, 200 kills, small disks: 1 h
     python tests/faults/campaign.py --every 25 --kills 8 --scenarios tied     what CI does
 
 For each fault, the n-th operation that writes goes wrong, for n = 1, 2, ... until a run gets through (`injector.py`);

@@ -74,6 +74,7 @@ def imports_below(top: str) -> list[Import]:
     """The imports below a folder that are neither Python's own, nor focusfl's, nor of files beside them."""
     ours = {"focusfl", *(path.stem for path in (ROOT / top).iterdir())}
     found = [one for path in sorted((ROOT / top).rglob("*.py")) for one in statements(path)]
+    found = [one for one in found if not (ROOT / one.path).with_name(f"{one.module}.py").exists()]
     return [one for one in found if one.module not in ours and one.module not in sys.stdlib_module_names]
 
 

@@ -194,10 +194,11 @@ def superlink(
 def _print_nodes(nodes: list[Node]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("node", "id", "status", box=None)
     for node in nodes:
-        table.add_row(node.name, str(node.id or "-"), node.status)
+        table.add_row(Text(node.name), str(node.id or "-"), Text(node.status))  # not markup: the server sends it
     Console().print(table)
 
 
