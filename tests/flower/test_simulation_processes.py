@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +23,7 @@ if not os.environ.get("CI"):
     pytest.importorskip("flwr")
 
 import grpc
-from helpers.ports import another_machine, descendants, listening, open_port, reachable_from
+from helpers.ports import descendants, from_outside, listening, open_port
 
 from focusfl.flower import running, simulation
 from focusfl.flower.protocol import roster
@@ -76,10 +75,9 @@ def test_every_port_of_a_simulation_is_on_loopback(run: SimpleNamespace) -> None
 
 
 @linux
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and iproute2")
 def test_another_machine_reaches_no_port_of_a_simulation(run: SimpleNamespace) -> None:
-    with another_machine() as name, open_port() as comparison:
-        found = reachable_from(name, [comparison, *(port for _, port in run.ports)])
+    with from_outside() as connect, open_port() as comparison:
+        found = connect([comparison, *(port for _, port in run.ports)])
     assert found.pop(comparison) == "open"
     assert set(found.values()) == {"ConnectionRefusedError"}
 
@@ -124,6 +122,7 @@ def test_a_simulation_is_listed_and_stopped_by_its_id(
 ) -> None:
     """It ends like Ctrl-C on the other engines: after a round, with a checkpoint; nothing of it is left."""
     monkeypatch.setenv("XDG_STATE_HOME", str(run.out / "state"))
+    monkeypatch.setenv("FLWR_HOME", str(run.out))  # no other SuperLink is stopped
     records = list((run.out / "state/focusfl/simulations").glob("*.json"))
     folders = [Path(folder) for record in records for folder in files.read_json(record)["folders"]]
     assert folders and all(folder.stat().st_mode & 0o077 == 0 for folder in folders)
@@ -143,6 +142,7 @@ def test_a_simulation_is_listed_and_stopped_by_its_id(
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """Another process, recorded as a simulation with a folder of agents' data."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     process = subprocess.Popen(["sleep", "600"])
     found = processes.find(process.pid)
     assert found is not None
@@ -176,6 +176,28 @@ def test_a_process_that_has_taken_over_the_id_is_not_stopped(recorded: SimpleNam
     assert running.simulations() == []
     assert running.stop([], wait=0) == []
     assert recorded.process.poll() is None
+
+
+def test_the_superlink_that_flwr_leaves_running_is_stopped_if_it_is_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower gives it a log file in the user's own Flower folder; that of another folder is left alone."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "mine"))
+    wait = [sys.executable, "-c", "import time; time.sleep(600)", "--simulation", "--log-file"]
+    own, other = (
+        subprocess.Popen([*wait, str(tmp_path / owner / "local-superlink/superlink.log")])
+        for owner in ("mine", "theirs")
+    )
+    try:
+        wait_until(lambda: own.pid in [process.pid for process in running.simulations()])  # after its exec
+        assert [process.pid for process in running.stop([], wait=10)] == [own.pid]
+        assert own.wait(10) == -signal.SIGTERM
+        assert other.poll() is None
+    finally:
+        for process in (own, other):
+            process.kill()
+            process.wait()
 
 
 def test_what_does_not_stop_in_time_is_killed(recorded: SimpleNamespace) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-HERE, THERE = "198.18.77.1", "198.18.77.2"  # both ends of the cable; a network for tests (RFC 2544)
+# both ends of the cable, in a network for tests (RFC 2544)
+HERE, THERE = (f"198.18.{os.getpid() // 60 % 256}.{os.getpid() % 60 * 4 + end}" for end in (1, 2))
 CONNECT = """
 import socket, sys
 for port in sys.argv[2:]:
@@ -65,29 +67,52 @@ def _parse(local: str) -> tuple[IPv4Address | IPv6Address, int]:
 
 
 @contextmanager
-def another_machine() -> Iterator[str]:
-    """Connect a network namespace to this machine, and yield its name; needs root and iproute2."""
-    name, here, there = "focusfl-test", "focusfl-here", "focusfl-there"
+def from_outside() -> Iterator[Callable[[list[int]], dict[int, str]]]:
+    """Yield a function that connects to these ports from outside: "open", or the error, by port.
 
-    def ip(*words: str) -> None:
-        subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
-
-    ip("netns", "add", name)
+    Outside is another machine, as a network namespace with a cable to here; without the right to make one (root and
+    iproute2), it is this machine by its address in the network.
+    """
     try:
-        ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
-        ip("address", "add", f"{HERE}/30", "dev", here)
-        ip("link", "set", here, "up")
-        ip("-n", name, "address", "add", f"{THERE}/30", "dev", there)
-        ip("-n", name, "link", "set", there, "up")
-        yield name
+        machine = _another_machine()
+    except (OSError, subprocess.CalledProcessError):
+        address = _own_address()
+        yield lambda ports: _connect([], address, ports)
+        return
+    try:
+        yield lambda ports: _connect(["ip", "netns", "exec", machine], HERE, ports)
     finally:
-        subprocess.run(["ip", "link", "del", here], capture_output=True)
-        ip("netns", "del", name)
+        _ip("link", "del", f"{machine}a")
+        _ip("netns", "del", machine)
 
 
-def reachable_from(namespace: str, ports: list[int]) -> dict[int, str]:
-    """Return what happens when the other machine connects to these ports: "open", or the error."""
-    command = ["ip", "netns", "exec", namespace, sys.executable, "-c", CONNECT, HERE, *map(str, ports)]
+def _another_machine() -> str:
+    name = f"ffl{os.getpid()}"
+    _ip("netns", "add", name)
+    try:
+        _ip("link", "add", f"{name}a", "type", "veth", "peer", "name", f"{name}b", "netns", name)
+        _ip("address", "add", f"{HERE}/30", "dev", f"{name}a")
+        _ip("link", "set", f"{name}a", "up")
+        _ip("-n", name, "address", "add", f"{THERE}/30", "dev", f"{name}b")
+        _ip("-n", name, "link", "set", f"{name}b", "up")
+    except subprocess.CalledProcessError:
+        _ip("netns", "del", name)
+        raise
+    return name
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def _own_address() -> str:
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+def _connect(prefix: list[str], address: str, ports: list[int]) -> dict[int, str]:
+    command = [*prefix, sys.executable, "-c", CONNECT, address, *map(str, ports)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return {int(port): outcome for port, outcome in (line.split() for line in printed.splitlines())}
 
