@@ -10,6 +10,7 @@ import typer.core
 
 from focusfl.cli import compare, data, deploy, paper, report, study
 from focusfl.util.errors import Diverged, InputError, Interrupted
+from focusfl.util.files import visible
 
 typer.core.HAS_RICH = False  # help is plain text, but typer 0.20 writes "\\[default" where rich is installed
 app = typer.Typer(
@@ -59,7 +60,7 @@ def main() -> None:
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except InputError as error:
-        code, message = 2, f"error: {' '.join(str(error).split())}"
+        code, message = 2, f"error: {error}"
     except Diverged as error:
         code, message = 1, f"error: {error}"
     except Interrupted as error:
@@ -73,5 +74,5 @@ def main() -> None:
         if not hasattr(error, "format_message"):  # not an error in the command line but a defect: show it
             raise
         code, message = 2, f"error: {error.format_message()} (see: focusfl --help)"
-    print(message, file=sys.stderr)
+    print(visible(" ".join(message.split())), file=sys.stderr)
     sys.exit(code)

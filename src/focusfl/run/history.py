@@ -5,19 +5,45 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import (
+    Annotated,
+    Any,
+    NotRequired,  # pydantic needs this TypedDict before Python 3.12
+)
 
+from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from focusfl.engines import Scores
 from focusfl.fairness.metrics import agnostic_loss, average
+from focusfl.report.rows import Count, Number, describe_error
 from focusfl.util import files
+from focusfl.util.errors import InputError
 
 NAME = "history.jsonl"
+AVERAGES = ("avg_loss", "agnostic_loss", "avg_acc")  # of a round that was evaluated
 GOALS = (0.7, 0.8, 0.85, 0.9)  # average accuracies of the paper's rounds-to-accuracy tables
 MAX_LABELLED_ROUNDS = 40  # a thinned history has labels of at most this many rounds ...
 MAX_LABELS = 400  # ... and of none if one round has more labels than this
 MAX_AGENTS = 1000  # with more agents, a round's line has only averages
+
+
+class RoundRow(TypedDict):
+    """One line. E agents, M clusters."""
+
+    round: Count  # from 1
+    seconds: Number  # of training
+    dropped: NotRequired[dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], str]]  # agents left out, and why
+    avg_loss: NotRequired[Number]  # this and the following: if the round was evaluated
+    agnostic_loss: NotRequired[Number]
+    avg_acc: NotRequired[Number | None]  # None in regression
+    loss: NotRequired[list[Number]]  # [E]
+    acc: NotRequired[list[Number] | None]  # [E]
+    pi: NotRequired[list[list[Number]] | None]  # [E][M] soft labels
+
+
+_ROUND = TypeAdapter(RoundRow)
 
 
 class History:
@@ -92,15 +118,36 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
     Args:
         folder: The run's folder.
+
+    Raises:
+        InputError: Another line is not that of a round, or a round is missing between two others.
     """
     path = folder / NAME
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    rows: list[dict[str, Any]] = []
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+            row = files.parse_json(line.decode())
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                break
+            raise _damaged(path, number, "not JSON") from error
+        try:
+            _ROUND.validate_python(row, strict=True)
+        except ValidationError as error:
+            raise _damaged(path, number, describe_error(error)) from error
+        if rows and row["round"] != rows[-1]["round"] + 1:
+            raise _damaged(path, number, f"round: expected {rows[-1]['round'] + 1}, found {row['round']}")
+        if len({key in row for key in AVERAGES}) > 1:
+            raise _damaged(path, number, f"expected {', '.join(AVERAGES)}, or none of them")
+        rows.append(row)
+    if len({row["avg_acc"] is None for row in rows if "avg_acc" in row}) > 1:
+        raise _damaged(path, len(rows), "avg_acc: expected one in all rounds, or in none")
     return rows
+
+
+def _damaged(path: Path, line: int, why: str) -> InputError:
+    return InputError(f"{path}: line {line}: {why}. This is not the history of a run: delete the file")
 
 
 def thin(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -125,7 +172,7 @@ def thin(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
         return None
     shown = [row for i, row in enumerate(evaluated) if i < 60 or i % 5 == 4 or i == len(evaluated) - 1]
     thinned: dict[str, Any] = {"round": [row["round"] for row in shown]}
-    for name in ("avg_loss", "agnostic_loss", "avg_acc"):
+    for name in AVERAGES:
         known = evaluated[0].get(name) is not None
         thinned[name] = [float(f"{row[name]:.5g}") for row in shown] if known else None
     labelled = [row for row in evaluated if row.get("pi")]
