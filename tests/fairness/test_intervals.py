@@ -61,6 +61,43 @@ def test_without_noise_there_is_nothing_to_correct(agents):
     assert intervals.faa(agents[0], torch.zeros_like(agents[1])) == (gap, gap, gap)
 
 
+magnitude = st.one_of(st.just(0.0), st.floats(-12, 12).map(lambda k: 10.0**k))
+of_any_size = st.lists(st.tuples(magnitude, magnitude), min_size=2, max_size=10)
+
+
+@given(of_any_size, st.booleans())
+def test_an_interval_of_numbers_of_any_size_is_found_and_in_order(agents, ties):
+    x, se = (torch.tensor(v, dtype=torch.double) for v in zip(*agents, strict=True))
+    x = x if not ties else x.new_tensor([0.0, 1.0]).repeat(len(x))[: len(x)]
+    gap = metrics.faa(x)
+    for found in (intervals.faa(x, se), intervals.middle_interval(x, se)):
+        assert 0 <= found.low <= found.estimate <= found.high < math.inf
+    assert intervals.faa(x, se).low <= gap * (1 + 1e-9)
+
+
+@given(st.lists(magnitude, min_size=2, max_size=6))
+def test_the_steepest_pair_of_noise_is_that_of_all_pairs(errors):
+    s, every = torch.tensor(errors, dtype=torch.double), torch.arange(len(errors))
+    found = intervals.steepest_noise(s, every, every, times=200)
+    unit = s.clamp_min(1e-9 * float(s.max())) if s.any() else torch.ones_like(s)
+    z = torch.cat([z.double() for z in intervals.draws(len(s), 200)]) * unit
+    pairs = (z[:, :, None] - z[:, None, :]) / (unit[:, None] + unit)
+    assert torch.allclose(found, pairs.flatten(1).amax(1), rtol=1e-6)
+
+
+def test_an_agent_without_noise_is_the_limit_of_one_with_little():
+    x, se = torch.tensor([0.0, 1.0, 5.0]), torch.tensor([0.0, 0.5, 0.5])
+    without, little = intervals.faa(x, se), intervals.faa(x, se + torch.tensor([1e-6, 0.0, 0.0]))
+    assert torch.allclose(torch.tensor(without), torch.tensor(little), atol=1e-4)
+    assert intervals.shrunk(x, torch.zeros(3)).tolist() == x.tolist()
+    assert not intervals.shrunk(x, se).isnan().any()
+
+
+def test_errors_of_which_some_are_tiny_end_the_search():
+    s = torch.tensor([1e-7] * 5 + [0.1] * 5)
+    assert intervals.tied(torch.arange(10.0), s, 0.95, [torch.tensor(3)])[0].tolist() == [3]
+
+
 @given(st.lists(error, min_size=2, max_size=12), risk)
 def test_agents_that_measure_equal_may_be_perfectly_fair(errors, level):
     se = torch.tensor(errors)

@@ -3,11 +3,11 @@
     python tests/faults/campaign.py                    every n-th write, every fault, 200 kills, small disks: 1 h
     python tests/faults/campaign.py --every 25 --kills 8 --scenarios tied     what CI does
 
-For each fault, the n-th operation that writes goes wrong, for n = 1, 2, ... until a run gets through (`injector.py`);
+For each fault, the n-th operation that writes goes wrong, for n = 1, 2, ... until a run gets through (injector.py);
 `kills` are SIGKILL at random times, up to three in a row; `disks` are real ones (tmpfs, if it may be mounted) that
 grow from nothing until a run fits. Each time a run that nothing disturbs resumes. It must exit with 0 and leave the
-same files as the reference: results and history (without seconds), checkpoints, examples and best losses to the bit,
-and no others. The disturbed run must end by the kill, or with exit code 0 or 1, and show no traceback.
+same files as the reference: results and history (without seconds), checkpoints, examples and best losses to the
+bit, and no others. The disturbed run must end by the kill, or with exit code 0 or 1, and show no traceback.
 
 Processes are forked from this one, which imports everything once and computes nothing itself.
 """

@@ -1,8 +1,8 @@
 """Lets the n-th operation that writes below a folder go wrong, in this process.
 
 Operations are counted where they become system calls: opening a file to write, each write (what a buffer holds, not
-each call of `write`), truncating, fsync of a file or folder, renaming, deleting, making a folder. safetensors writes
-in Rust, where nothing can be replaced: its files are written here by the same operations.
+each call of `write`), truncating, fsync of a file or folder, renaming, deleting, making a folder. safetensors
+writes in Rust, where nothing can be replaced: its files are written here by the same operations.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ PRESETS: dict[str, Callable[..., Algorithm]] = {"focus-algorithm1": Focus.algori
 
 
 def title(method: str) -> str:
-    """Return the name of a method as its paper writes it, followed by its options.
+    """Return the name of a method as its paper writes it, followed by its options; an unknown one stays as it is.
 
     Args:
         method: A method as the user writes it, for example "qffl:q=0.1".
@@ -40,7 +40,8 @@ def title(method: str) -> str:
         ('q-FFL q=0.1', 'FOCUS (Algorithm 1)')
     """
     name, *options = method.split(":")
-    base = "FOCUS (Algorithm 1)" if name == "focus-algorithm1" else ALGORITHMS[name].name
+    known = ALGORITHMS.get(name)
+    base = "FOCUS (Algorithm 1)" if name == "focus-algorithm1" else known.name if known else name
     return " ".join([base, *options])
 
 

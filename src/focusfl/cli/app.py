@@ -11,6 +11,7 @@ import typer.core
 from focusfl.cli import compare, data, deploy, flower, paper, report, study
 from focusfl.util import interrupt
 from focusfl.util.errors import Diverged, InputError, Interrupted, SimulationFailed
+from focusfl.util.files import visible
 
 typer.core.HAS_RICH = False  # help is plain text, but typer 0.20 writes "\\[default" where rich is installed
 app = typer.Typer(
@@ -64,7 +65,7 @@ def main() -> None:
     except KeyboardInterrupt:
         code, message = 130, "interrupted"
     if message:
-        print(message, file=sys.stderr)
+        print(visible(" ".join(message.split())), file=sys.stderr)
     interrupt.end_at_next()  # the interpreter takes a moment to close
     sys.exit(code)
 
@@ -75,7 +76,7 @@ def _run() -> tuple[Any, str]:
     try:
         return app(standalone_mode=False) or 0, ""
     except InputError as error:
-        return 2, f"error: {' '.join(str(error).split())}"
+        return 2, f"error: {error}"
     except (Diverged, SimulationFailed) as error:
         return 1, f"error: {error}"
     except Interrupted as error:

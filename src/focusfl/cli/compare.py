@@ -82,13 +82,15 @@ def _run_and_show(experiment: Experiment, out: Path, resume: bool, overwrite: bo
     from rich.console import Console
 
     from focusfl.report.terminal import show
-    from focusfl.run.compare import compare, read_left_out
+    from focusfl.run.compare import compare
+    from focusfl.run.results import read_left_out
+    from focusfl.util.files import visible
 
     if resume and overwrite:
         raise InputError("--resume continues with the existing results, --overwrite deletes them: use only one")
     try:
         rows = compare(
-            experiment, out, resume, overwrite, note=lambda line: print(f"note: {line}", file=sys.stderr)
+            experiment, out, resume, overwrite, note=lambda line: print(f"note: {visible(line)}", file=sys.stderr)
         )
     except Interrupted as stopped:
         words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
@@ -99,5 +101,5 @@ def _run_and_show(experiment: Experiment, out: Path, resume: bool, overwrite: bo
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    show(rows, read_left_out(out), Console())
+    show(rows, read_left_out(out), Console(markup=False, emoji=False))
     print(f"Results: {out / 'results.json'}")

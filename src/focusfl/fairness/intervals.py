@@ -26,6 +26,8 @@ LIMIT_DRAWS = 8000  # draws of the noise for a limit of an interval
 ROUGH_DRAWS = 1000  # for everything that needs less precision
 MIN_DRAWS = 500  # with many agents
 MAX_NUMBERS = 4_000_000  # drawn at a time
+LEAST_ERROR = 1e-9  # standard error of an agent, as a share of the largest: stands for none at all
+RATIO_PRECISION = 1e-9  # a smaller rise, as a share of the ratio, ends the search for the steepest pair
 
 
 class Interval(NamedTuple):
@@ -160,19 +162,29 @@ def end_noise(s: Tensor, top: Tensor, low: Tensor, times: int = LIMIT_DRAWS) -> 
     """Draw the noise of the agents `top` and of the agents `low`; an agent in both has the same noise in both."""
     both = torch.unique(torch.cat([top, low]))
     for z in draws(len(both), times):
-        z = z * s[both].float()
+        z = z.double() * s[both]
         yield z[:, torch.searchsorted(both, top)], z[:, torch.searchsorted(both, low)]
 
 
 def steepest_noise(s: Tensor, top: Tensor, low: Tensor, times: int = LIMIT_DRAWS) -> Tensor:
-    """Return max over e in top, f in low of (z_e - z_f) / (s_e + s_f) of each draw z, by Dinkelbach's iteration."""
-    a, b, found = s[top].float(), s[low].float(), []
+    """Return max over e in top, f in low of (z_e - z_f) / (s_e + s_f) of each draw z, by Dinkelbach's iteration.
+
+    Every step takes the ratio of some pair of agents, and counts only where it is larger than the one before. There
+    are finitely many pairs, so it ends however numbers are rounded; in practice after a few steps.
+    """
+    s, found = _least_errors(s) if s.any() else torch.ones_like(s, dtype=torch.double), []
+    a, b = s[top], s[low]
     for up, down in end_noise(s, top, low, times):
-        c, before = torch.zeros(len(up), 1), None
-        while before is None or (c > before + 1e-5).any():
-            e, f = (up - c * a).argmax(1, keepdim=True), (down + c * b).argmin(1, keepdim=True)
-            before, c = c, (up.gather(1, e) - down.gather(1, f)) / (a[e] + b[f])
-        found.append(c.flatten())
+        c, rising = torch.full([len(up)], -torch.inf, dtype=torch.double), torch.arange(len(up))
+        while len(rising):
+            now = c[rising, None].nan_to_num(neginf=0.0)  # 0 is where the search starts, and no pair's ratio
+            z_up, z_down = up[rising], down[rising]
+            e, f = (z_up - now * a).argmax(1, keepdim=True), (z_down + now * b).argmin(1, keepdim=True)
+            ratio = ((z_up.gather(1, e) - z_down.gather(1, f)) / (a[e] + b[f])).flatten()
+            higher = ratio > c[rising] + RATIO_PRECISION * ratio.abs()
+            rising = rising[higher]
+            c[rising] = ratio[higher]
+        found.append(c)
     return torch.cat(found)
 
 
@@ -204,7 +216,9 @@ def shrunk(x: Tensor, s: Tensor) -> Tensor:
     >>> shrunk(tensor([-2.0, 2.0]), tensor([2.0, 2.0])), shrunk(tensor([-2.0, 2.0]), tensor([4.0, 4.0]))
     (tensor([-1.,  1.]), tensor([0., 0.]))
     """
-    w = 1 / s.square()
+    if not s.any():
+        return x  # nothing of its spread is noise
+    w = 1 / _least_errors(s).square()
     mean = (w * x).sum() / w.sum()
     spread = (w * (x - mean).square()).sum()
     return mean + (x - mean) * (1 - (len(x) - 1) / spread.clamp_min(1e-12)).clamp_min(0)
@@ -247,15 +261,20 @@ def widest_pair(x: Tensor, s: Tensor, z: float) -> tuple[float, float]:
     return best, share
 
 
+def _least_errors(s: Tensor) -> Tensor:
+    """Return the standard errors with a small number for 0, so that ratios have their limits and not NaN."""
+    return s.double().clamp_min(LEAST_ERROR * float(s.max()))
+
+
 def _scaled(excess: Tensor, se: Tensor) -> tuple[Tensor, Tensor]:
     """Return both sorted by risk, centred at 0, in units of the largest standard error."""
     x, order = excess.double().sort()
-    return (x - x.mean()) / float(se.max()), (se.double()[order] / float(se.max())).clamp_min(1e-9)
+    return (x - x.mean()) / float(se.max()), _least_errors(se[order] / float(se.max()))
 
 
 def _limit_error(steepest: Tensor, share: float, alpha: float) -> float:
     """The error that either limit may have: alpha in all, whether the ties are real or the widest pair is alone."""
-    t = torch.linspace(alpha / 2, alpha, 51)
+    t = torch.linspace(alpha / 2, alpha, 51, dtype=steepest.dtype)
     c, z = torch.quantile(steepest, 1 - t), torch.special.ndtri(1 - t)
     other = torch.maximum((steepest[:, None] < -z * share).float().mean(0), torch.special.ndtr(-c / share))
     return float(t[t + other <= alpha].max()) if (t + other <= alpha).any() else alpha / 2

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Literal
 
 from focusfl.fairness.intervals import Interval, difference, over_seeds
-from focusfl.report.rows import Row, Runs
+from focusfl.report.rows import IntervalRow, Row, Runs
 
 TITLE = "FAA corrected for noise, with 95 % intervals over test examples and seeds"
 UNKNOWN = "-"
@@ -67,8 +67,12 @@ def _faa_cells(rows: Sequence[Row], faa: Interval, gap: Interval | None, many: b
 
 def mean_interval(runs: Sequence[Row], key: Literal["faa_interval", "faa90_interval"]) -> Interval:
     """Return the interval of the mean over the seeds. FAA is never below 0."""
-    found = over_seeds([Interval(**row[key]) for row in runs])
+    found = over_seeds([_interval(row[key]) for row in runs])
     return found._replace(low=max(found.low, 0.0))
+
+
+def _interval(stored: IntervalRow) -> Interval:
+    return Interval(stored["low"], stored["estimate"], stored["high"])
 
 
 def faa_difference(runs: Sequence[Row], others: Sequence[Row]) -> tuple[Interval | None, bool]:
@@ -88,7 +92,7 @@ def faa_difference(runs: Sequence[Row], others: Sequence[Row]) -> tuple[Interval
         if a is b:
             rho = 1.0
         paired = paired and rho is not None
-        gaps.append(difference(Interval(**a["faa_interval"]), Interval(**b["faa_interval"]), rho or 0.0))
+        gaps.append(difference(_interval(a["faa_interval"]), _interval(b["faa_interval"]), rho or 0.0))
     return (over_seeds(gaps) if gaps else None), paired
 
 

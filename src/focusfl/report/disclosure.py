@@ -20,6 +20,7 @@ from focusfl.models import mlp
 from focusfl.models.task import InitialWeights, Task
 
 AGENTS, ROUNDS = 7, 5
+SEVERAL = 3  # more clusters than these disclose the same
 
 
 DECISIVE = ("M", "init", "robust", "keep")  # options that change what a method discloses
@@ -33,7 +34,8 @@ def disclosed(name: str, params: Mapping[str, Any] | None = None) -> str:
         params: The method's options, as a row has them; default: the method's defaults.
 
     Returns:
-        The entries that the server sees agent by agent, those that it sees summed, and those that it keeps.
+        The entries that the server sees agent by agent, those that it sees summed, and those that it keeps; or
+        "unknown", if there is no such method with such options.
 
     >>> disclosed("fedavg")
     'only sums over the agents: theta, n'
@@ -42,7 +44,13 @@ def disclosed(name: str, params: Mapping[str, Any] | None = None) -> str:
     >>> disclosed("focus", {"M": 3, "init": "independent"})
     'only sums over the agents: theta, pi'
     """
-    return _disclosed(ALGORITHMS[name](**{k: v for k, v in (params or {}).items() if k in DECISIVE}))
+    options = {k: v for k, v in (params or {}).items() if k in DECISIVE}
+    if isinstance(M := options.get("M"), int):
+        options["M"] = min(M, SEVERAL)
+    try:
+        return _disclosed(ALGORITHMS[name](**options))
+    except (KeyError, TypeError, ValueError):  # the user's own method, or options of another release
+        return "unknown"
 
 
 @cache

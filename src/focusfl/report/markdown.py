@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from statistics import mean, pstdev
 from typing import Any
@@ -12,6 +13,7 @@ from focusfl.report import certainty, sentences
 from focusfl.report.disclosure import disclosed
 from focusfl.report.rows import METRICS, Row, by_method, clusters_right, values
 from focusfl.report.section import Section
+from focusfl.util.files import visible
 
 
 def report(name: str, experiment: dict[str, Any], section: Section) -> str:
@@ -27,20 +29,22 @@ def report(name: str, experiment: dict[str, Any], section: Section) -> str:
     """
     rows = section.rows
     first, seeds = rows[0], sorted({row["seed"] for row in rows})
-    head = [f"{first['data']}, {first['rounds']} rounds, {len(first['loss'])} agents; mean ± standard deviation"]
+    head = [f"{plain(first['data'])}, {first['rounds']} rounds, {len(first['loss'])} agents;"]
+    head += ["mean ± standard deviation"]
     head += [f"over {len(seeds)} seed(s): {', '.join(map(str, seeds))}."]
-    head += [f"Best loss of an agent: {first['bayes_kind']}."]
-    head += [f"{names}."] if (names := sentences.agent_names(first.get("names", []))) else []
-    parts = [f"# {name}", " ".join(head), *in_words(rows), results_table(rows), *faa_intervals(rows)]
+    head += [f"Best loss of an agent: {plain(first['bayes_kind'])}."]
+    head += [f"{plain(names)}."] if (names := sentences.agent_names(first.get("names", []))) else []
+    parts = [f"# {plain(name)}", " ".join(head), *in_words(rows), results_table(rows), *faa_intervals(rows)]
     if section.missing:
-        parts += ["Not computed yet, and in no number here:", "\n".join(f"- {each}" for each in section.missing)]
-    parts += [f"- {title(method)}: left out. {why}" for method, why in section.left_out.items()]
-    parts += [f"- {who}, left out of {why}" for who, why in section.absent.items()]
+        missing = [f"- {plain(each)}" for each in section.missing]
+        parts += ["Not computed yet, and in no number here:", "\n".join(missing)]
+    parts += [f"- {plain(title(method))}: left out. {plain(why)}" for method, why in section.left_out.items()]
+    parts += [f"- {plain(who)}, left out of {plain(why)}" for who, why in section.absent.items()]
     methods = {row["method"]: row for row in rows}
-    seen = [[title(method), disclosed(row["algorithm"], row["params"])] for method, row in methods.items()]
+    seen = [[plain(title(method)), disclosed(row["algorithm"], row["params"])] for method, row in methods.items()]
     parts += ["What the server learns about one agent:", grid(["method", "the server sees"], seen)]
-    settings = [f"- {k}: `{v}`" for k, v in experiment.items() if v not in (None, {}, [])]
-    settings += [f"- training: `{first['train']}`", f"- focusfl {__version__}"]
+    settings = [f"- {plain(k)}: {code(v)}" for k, v in experiment.items() if v not in (None, {}, [])]
+    settings += [f"- training: {code(first['train'])}", f"- focusfl {__version__}"]
     return "\n\n".join([*parts, "\n".join(["Settings:", "", *settings])]) + "\n"
 
 
@@ -51,14 +55,17 @@ def results_table(rows: Sequence[Row]) -> str:
     for name, runs in sorted(by_method(rows).items(), key=lambda item: mean(values(item[1], "faa"))):
         each = [values(runs, metric) for metric in columns]
         cells = [f"{mean(v):.4f}" + (f" ± {pstdev(v):.4f}" if len(v) > 1 else "") for v in each]
-        lines.append([name, *cells, clusters_right(runs), f"{mean(r['seconds'] for r in runs):.1f}"])
+        lines.append([plain(name), *cells, clusters_right(runs), f"{mean(r['seconds'] for r in runs):.1f}"])
     return grid(["method", *columns.values(), "clusters right", "seconds"], lines)
 
 
 def faa_intervals(rows: Sequence[Row]) -> list[str]:
     """Intervals of FAA, if the results have them."""
     table = certainty.faa_table(by_method(rows))
-    return [] if table is None else [f"{certainty.TITLE}:", grid(*table)]
+    if table is None:
+        return []
+    head, lines = table
+    return [f"{certainty.TITLE}:", grid([*map(plain, head)], [[*map(plain, line)] for line in lines])]
 
 
 def in_words(rows: Sequence[Row]) -> list[str]:
@@ -67,7 +74,7 @@ def in_words(rows: Sequence[Row]) -> list[str]:
     explained = sentences.explain_methods(runs)
     parts = []
     for name, lines in explained.items():
-        parts += [f"{name}:", "\n".join(f"- {line}" for line in lines)]
+        parts += [f"{plain(name)}:", "\n".join(f"- {line}" for line in lines)]
     hint = sentences.baseline_hint(runs)
     return [f"In words ({sentences.WHAT_COUNTS}).", *parts, *([hint] if hint else [])] if explained else []
 
@@ -82,3 +89,24 @@ def grid(head: list[str], lines: list[list[str]]) -> str:
     """
     safe = [[cell.replace("|", "\\|") for cell in line] for line in [head, ["---"] * len(head), *lines]]
     return "\n".join("| " + " | ".join(line) + " |" for line in safe)
+
+
+def plain(text: str) -> str:
+    r"""Return text that Markdown shows as it is: names come from files, and may look like HTML or Markdown.
+
+    >>> print(plain("<b>[bern](x)"))
+    &lt;b>\[bern\](x)
+    """
+    return re.sub(r"([\\`*_\[\]~])", r"\\\1", visible(text).replace("&", "&amp;").replace("<", "&lt;"))
+
+
+def code(value: object) -> str:
+    """Return a value as code: between more backticks than it has in a row.
+
+    >>> print(code("a"), code("a`b"))
+    `a` ``a`b``
+    """
+    text = visible(str(value))
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " * (text.startswith("`") or text.endswith("`"))
+    return f"{fence}{space}{text}{space}{fence}"

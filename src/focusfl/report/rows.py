@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import (
+    Annotated,
     Any,
     Literal,
     NotRequired,  # pydantic needs this TypedDict before Python 3.12
@@ -15,7 +16,7 @@ from typing import (
     cast,
 )
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from focusfl.algorithms import title
@@ -23,80 +24,85 @@ from focusfl.util import files
 from focusfl.util.errors import InputError
 
 ROW_VERSION = 1  # of the rows that this release writes
+LARGEST = 3.5e38  # of a number: a run computes in float32
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=2**64)]
 
 
 class IntervalRow(TypedDict):
     """A confidence interval (fairness.intervals.Interval)."""
 
-    low: float
-    estimate: float  # corrected for the bias that noise brings
-    high: float
+    low: Number
+    estimate: Number  # corrected for the bias that noise brings
+    high: Number
 
 
 class LabelHistory(TypedDict):
     """Soft labels in some of the rounds."""
 
-    round: list[int]  # [rounds]
-    pi: list[list[list[float]]]  # [rounds][E][M]; E are all agents, also those that `agents` of the row leaves out
+    round: list[Count]  # [rounds]
+    pi: list[list[list[Number]]]  # [rounds][E][M]; E are all agents, also those that `agents` of the row leaves out
 
 
 class RoundHistory(TypedDict):
     """Averages in the rounds that were evaluated (run.history.thin)."""
 
-    round: list[int]  # [rounds], counted from 1, as in the lists below
-    avg_loss: list[float]
-    agnostic_loss: list[float]
-    avg_acc: list[float] | None  # None in regression
+    round: list[Count]  # [rounds], counted from 1, as in the lists below
+    avg_loss: list[Number]
+    agnostic_loss: list[Number]
+    avg_acc: list[Number] | None  # None in regression
     pi: LabelHistory | None  # None without labels, or with too many of them to keep
 
 
 class Row(TypedDict):
     """One run: one method on one data set with one seed."""
 
-    version: NotRequired[int]  # of this format; rows of release 0.1 have none
+    version: NotRequired[Count]  # of this format; rows of release 0.1 have none
 
     # What was run
     method: str  # as the user wrote it, with options: "qffl:q=0.1"
     algorithm: str  # its key in ALGORITHMS: "qffl"
     params: dict[str, Any]  # all options of the algorithm, by name
     data: str  # name of the federation
-    seed: int
-    rounds: int  # T
+    seed: Count
+    rounds: Count  # T
     engine: str  # serial | vectorised | flower
     train: dict[str, Any]  # options of local training (core.train.Train)
     precision: NotRequired[str]  # "bf16" if local training multiplied in bfloat16
 
     # Averages over the agents
-    avg_acc: float | None  # None in regression
-    avg_loss: float
-    faa: float  # the largest excess risk minus the least
-    agnostic_loss: float  # loss of the worst agent
-    accuracy_parity: float | None  # standard deviation of the agents' accuracies; None in regression
-    worst_agent: int  # place in `loss` of the largest loss
-    seconds: float  # of training
-    rounds_to: NotRequired[dict[str, int | None] | None]  # first round with each accuracy: {"0.7": 12, "0.8": None}
+    avg_acc: Number | None  # None in regression
+    avg_loss: Number
+    faa: Number  # the largest excess risk minus the least
+    agnostic_loss: Number  # loss of the worst agent
+    accuracy_parity: Number | None  # standard deviation of the agents' accuracies; None in regression
+    worst_agent: Count  # place in `loss` of the largest loss
+    seconds: Number  # of training
+    rounds_to: NotRequired[
+        dict[str, Count | None] | None
+    ]  # first round with each accuracy: {"0.7": 12, "0.8": None}
 
     # One entry per agent, [E]
-    agents: NotRequired[list[int]]  # their numbers, if some sent no result; otherwise 0 ... E - 1
+    agents: NotRequired[list[Count]]  # their numbers, if some sent no result; otherwise 0 ... E - 1
     names: NotRequired[list[str]]  # their names, if the data comes from a folder
-    n: NotRequired[list[int]]  # training examples
-    loss: list[float]  # on the agent's test data
-    acc: list[float] | None  # None in regression
-    excess_risk: list[float]  # loss minus best loss
-    bayes: list[float]  # best loss
+    n: NotRequired[list[Count]]  # training examples
+    loss: list[Number]  # on the agent's test data
+    acc: list[Number] | None  # None in regression
+    excess_risk: list[Number]  # loss minus best loss
+    bayes: list[Number]  # best loss
     bayes_kind: str  # where the best losses come from: exact | true | learned | agent
-    pi: list[list[float]] | None  # [E][M] soft labels; None for methods without
-    clusters: list[int]  # agents with the same number share a model
-    true_clusters: list[int] | None  # None if they are not known
-    ari: float | None  # adjusted Rand index of `clusters` and `true_clusters`
+    pi: list[list[Number]] | None  # [E][M] soft labels; None for methods without
+    clusters: list[Count]  # agents with the same number share a model
+    true_clusters: list[Count] | None  # None if they are not known
+    ari: Number | None  # adjusted Rand index of `clusters` and `true_clusters`
 
     # Noise of the test examples, where there are enough of them
-    excess_se: NotRequired[list[float]]  # [E] standard error of each excess risk
+    excess_se: NotRequired[list[Number]]  # [E] standard error of each excess risk
     faa_interval: NotRequired[IntervalRow]
-    faa90: NotRequired[float]  # 95th minus 5th percentile of the excess risks, with many agents
+    faa90: NotRequired[Number]  # 95th minus 5th percentile of the excess risks, with many agents
     faa90_interval: NotRequired[IntervalRow]
-    faa_correlation: NotRequired[dict[str, float]]  # of the noise of two methods' FAA, by the other method
-    gap_se: NotRequired[dict[str, list[float]]]  # [E] standard errors of differences in loss, by the other method
+    faa_correlation: NotRequired[dict[str, Number]]  # of the noise of two methods' FAA, by the other method
+    gap_se: NotRequired[dict[str, list[Number]]]  # [E] standard errors of differences in loss, by the other method
 
     # Only in the results of `focusfl reproduce` and on a page
     part: NotRequired[str]  # which of several settings it belongs to: "k = 1"; "" if there is one
@@ -114,6 +120,7 @@ METRICS: dict[Metric, str] = {  # the columns of every table of results, with th
     "agnostic_loss": "agnostic loss",
 }
 _ROW = TypeAdapter(Row)
+PER_AGENT = ("loss", "acc", "excess_risk", "bayes", "pi", "clusters", "true_clusters", "excess_se", "agents", "n")
 
 
 def read_row(value: object, path: Path) -> Row:
@@ -124,10 +131,10 @@ def read_row(value: object, path: Path) -> Row:
         path: The file, for messages.
 
     Returns:
-        The same value.
+        The same value; with control characters made visible, if a text has any.
 
     Raises:
-        InputError: A key is missing or has a wrong type, or a newer release has written the row.
+        InputError: A key is missing or has a wrong type or length, or a newer release has written the row.
     """
     version = value.get("version") if isinstance(value, dict) else None
     if isinstance(version, int) and version > ROW_VERSION:
@@ -135,14 +142,82 @@ def read_row(value: object, path: Path) -> Row:
         raise InputError(f"{path}: {newer}: update focusfl")
     try:
         _ROW.validate_python(value, strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"])) or "row"
-        raise InputError(
-            f"{path}: {key}: {first['msg']}. This is not the result of a run: delete the file and run the command "
-            "that wrote it again"
-        ) from error
-    return cast(Row, value)
+        row = cast(Row, value)
+        _check_lengths(row)
+    except ValueError as error:
+        advice = "This is not the result of a run: delete the file and run the command that wrote it again"
+        raise InputError(f"{path}: {describe_error(error)}. {advice}") from error
+    return cast(Row, _visible(row))
+
+
+def describe_error(error: ValueError) -> str:
+    """Return the first thing that is wrong in one line: the key, what was expected, and what was found."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    key = files.visible(".".join(map(str, first["loc"]))) or "row"
+    found = repr(first["input"])
+    return f"{key}: {first['msg']}, found {found if len(found) <= 40 else found[:37] + '...'}"
+
+
+def _check_lengths(row: Row) -> None:
+    """Raise a ValueError that names the key if what belongs together does not fit."""
+
+    def require(key: str, ok: bool, expected: str) -> None:
+        if not ok:
+            raise ValueError(f"{key}: expected {expected}")
+
+    E = len(row["loss"])
+    lists: dict[str, Any] = {k: v for k, v in row.items() if k in PER_AGENT and v is not None}
+    lists |= {f"gap_se.{method}": v for method, v in row.get("gap_se", {}).items()}
+    for key, each in lists.items():
+        require(key, len(each) == E > 0, f"one entry per agent ({E}), found {len(each)}")
+    require("worst_agent", row["worst_agent"] < E, f"one of {E} agents")
+    require("agents", len(set(agent_numbers(row))) == E, "every agent once")
+    require("pi", row["pi"] is None or _same_length(row["pi"]), "as many labels for each agent")
+    require("ari", (row["ari"] is None) == (row["true_clusters"] is None), "a number if true_clusters are known")
+    missing = [row[key] is None for key in ("acc", "avg_acc", "accuracy_parity")]
+    require("acc", len(set(missing)) == 1, "avg_acc, acc and accuracy_parity, or none of them")
+    require("rounds_to", all(map(_is_share, row.get("rounds_to") or {})), "accuracies between 0 and 1")
+    if (history := row.get("history")) is not None:
+        check_history(history, max(agent_numbers(row)) + 1)
+
+
+def check_history(history: RoundHistory, agents: int) -> None:
+    """Raise a ValueError unless the lists of a history fit each other and have labels of that many agents."""
+    rounds = history["round"]
+    curves = (history["avg_loss"], history["agnostic_loss"], history["avg_acc"])
+    if any(curve is not None and len(curve) != len(rounds) for curve in curves):
+        raise ValueError(f"history: expected one entry per round ({len(rounds)})")
+    if (labels := history["pi"]) is not None:
+        fits = len(labels["pi"]) == len(labels["round"]) > 0
+        if not fits or not all(len(each) >= agents and _same_length(each) for each in labels["pi"]):
+            raise ValueError(f"history.pi: expected labels of {agents} agents per round")
+
+
+def _same_length(lists: Sequence[Sequence[float]]) -> bool:
+    return len({len(each) for each in lists}) == 1 and len(lists[0]) > 0
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
+
+
+def _visible(value: Any) -> Any:
+    """Return a JSON value with control characters made visible; the same object if there are none."""
+    if isinstance(value, str):
+        return shown if (shown := files.visible(value)) != value else value
+    if isinstance(value, dict):
+        new = {_visible(k): _visible(v) for k, v in value.items()}
+        same = all(a is b for a, b in zip([*value, *value.values()], [*new, *new.values()], strict=False))
+        return value if same else new
+    if isinstance(value, list) and any(not isinstance(each, float | int) for each in value):
+        items = [_visible(each) for each in value]
+        return value if all(a is b for a, b in zip(value, items, strict=True)) else items
+    return value
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -160,7 +235,12 @@ def read_rows(path: Path) -> list[Row]:
     values = files.read_json(path)
     if not isinstance(values, list):
         raise InputError(f"{path}: expected a list of rows; delete the file and run the experiment with --resume")
-    return [read_row(value, path) for value in values]
+    rows = [read_row(value, path) for value in values]
+    if len({(row["method"], row["seed"]) for row in rows}) < len(rows):
+        raise InputError(f"{path}: two rows of the same method and seed; delete the file and run it with --resume")
+    if len({row["avg_acc"] is None for row in rows}) > 1:
+        raise InputError(f"{path}: avg_acc: only some rows have one; delete the file and run it with --resume")
+    return rows
 
 
 def by_method(rows: Sequence[Row]) -> Runs:

@@ -178,7 +178,7 @@ def warnings(runs: Sequence[Row], baselines: dict[str, Gains]) -> Iterator[str]:
     row, fedavg, local = runs[0], baselines.get("fedavg"), baselines.get("local")
     if row["algorithm"] == "focus" and row["params"].get("init") == "split":
         rounds, warmup = row.get("rounds", math.inf), row["params"].get("warmup", 0)
-        if rounds < warmup + MIN_ROUNDS_AFTER_WARMUP:
+        if isinstance(warmup, int) and rounds < warmup + MIN_ROUNDS_AFTER_WARMUP:
             yield f"only {rounds} rounds with a warm-up of {warmup}: too few to judge. Train for more rounds."
             return
     E, unsure = len(agent_numbers(row)), len(uncertain_agents(runs))

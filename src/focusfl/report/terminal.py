@@ -26,7 +26,7 @@ def show(rows: list[Row], left_out: dict[str, str], console: Console) -> None:
     Args:
         rows: The rows of results.json.
         left_out: The methods that could not run, and why.
-        console: Where to print.
+        console: Where to print. Names come from files: with `markup=False` they are shown as they are.
     """
     runs = by_method(rows)
     absent = [f"{title(method)}: left out. {why}" for method, why in left_out.items()]
@@ -56,8 +56,7 @@ def methods(runs: Runs) -> Table:
     best = {k: (max if k == "avg_acc" else min)(m[k] for m in means.values()) for k in columns}
     for name, *cells, right in lines:
         marked = [
-            f"[bold]{cell}[/bold]" if means[name][k] == best[k] else cell
-            for k, cell in zip(columns, cells, strict=True)
+            Text(cell, "bold" if means[name][k] == best[k] else "") for k, cell in zip(columns, cells, strict=True)
         ]
         table.add_row(name, *marked, right)
     return table
@@ -159,7 +158,7 @@ def rounds_to_accuracy(runs: Runs) -> RenderableType:
     for goal in goals:
         table.add_column(f"{float(goal):.0%}", justify="right")
     for name, seeds in reached.items():
-        table.add_row(name, *(" ".join(str(each[goal] or "-") for each in seeds) for goal in goals))
+        table.add_row(name, *(" ".join(str(each.get(goal) or "-") for each in seeds) for goal in goals))
     return table
 
 

@@ -83,7 +83,7 @@ def compare(
             raise InputError(f"{out} is locked by another process: wait for it, or use another folder")
         files.remove_temporary_files(out)
         if not overwrite:
-            left_out |= read_left_out(out)  # what diverged before would diverge again
+            left_out |= results.read_left_out(out)  # what diverged before would diverge again
         methods = [method for method in runs if method not in left_out]
         rows = _claim(experiment, fed, methods, out, resume, overwrite)
         if left_out:
@@ -97,16 +97,6 @@ def compare(
     if not rows:
         raise Diverged(f"every method failed: {next(iter(left_out.values()))}")
     return rows
-
-
-def read_left_out(out: Path) -> dict[str, str]:
-    """Return the methods of "all" that could not run, and why.
-
-    Args:
-        out: Folder of the experiment.
-    """
-    path = out / "left-out.json"
-    return dict(files.read_json(path)) if path.exists() else {}
 
 
 def _claim(

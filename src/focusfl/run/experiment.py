@@ -72,7 +72,7 @@ class Experiment(BaseModel):
     @classmethod
     def _collect_settings(cls, raw: Table) -> Table:
         """Collect the settings, whose keys are at the top level in TOML and experiment.json, in one object."""
-        if "settings" in raw:
+        if not isinstance(raw, dict) or "settings" in raw:
             return raw
         options = {k: v for k, v in raw.items() if k in SETTINGS}
         others = {k: v for k, v in raw.items() if k not in SETTINGS}
@@ -232,7 +232,7 @@ def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of 5,000 digits, and brackets without end
         raise InputError(f"{path}: not TOML: {error}") from error
     return Experiment.parse(apply_changes(raw, changes), str(path))
 
@@ -263,6 +263,8 @@ def apply_changes(raw: Table, changes: Iterable[str], where: str = "--set") -> T
             value = tomllib.loads(f"v = {text}")["v"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where} {change[:40]}...: not TOML: {error}") from error
         *path, last = key.strip().split(".")
         table = raw
         for part in path:

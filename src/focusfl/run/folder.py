@@ -7,7 +7,7 @@ from typing import cast
 
 from focusfl import __version__
 from focusfl.algorithms import title
-from focusfl.report.rows import RoundHistory, Row, read_rows
+from focusfl.report.rows import RoundHistory, Row, agent_numbers, check_history, read_rows
 from focusfl.report.section import Section
 from focusfl.run import history, results
 from focusfl.run.experiment import Experiment
@@ -30,15 +30,14 @@ def from_folder(folder: Path) -> Section:
     if not (folder / "experiment.json").exists():
         raise InputError(f"{folder}: no experiment.json; focusfl run and focusfl compare write one")
     settings = files.read_json(folder / "experiment.json")
-    left_out = dict(files.read_json(path)) if (path := folder / "left-out.json").exists() else {}
+    left_out = results.read_left_out(folder)
     folders = {key: run for key, (run, _) in results.read_finished(folder).items()}
     stored = read_rows(path) if (path := folder / "results.json").exists() else []
     results.check_rows(folder, stored)
     rows: list[Row] = []
     for row in stored:
         run = folders.get((row["method"], row["seed"]))
-        thinned = None if run is None else cast(RoundHistory | None, history.thin(history.read(run)))
-        rows.append(row | {"part": row.get("part", ""), "history": thinned})
+        rows.append(row | {"part": row.get("part", ""), "history": None if run is None else _history(run, row)})
     done = {(row["method"], row["seed"]) for row in rows}
     try:
         experiment = Experiment.model_validate(settings)
@@ -52,6 +51,19 @@ def from_folder(folder: Path) -> Section:
     made["page made by"] = f"focusfl {__version__}"
     name, absent = folder.resolve().name, _missed_rounds(folders)
     return Section(name, name, "", rows, missing=missing, left_out=left_out, absent=absent, made=made)
+
+
+def _history(run: Path, row: Row) -> RoundHistory | None:
+    """Return the thinned history of a run; it must have labels of the agents that the row has."""
+    thinned = cast(RoundHistory | None, history.thin(history.read(run)))
+    if thinned is not None:
+        try:
+            check_history(thinned, max(agent_numbers(row)) + 1)
+        except ValueError as error:
+            raise InputError(
+                f"{run / history.NAME}: {error}. It is not the history of this run: delete it"
+            ) from error
+    return thinned
 
 
 def _missed_rounds(folders: dict[tuple[str, int], Path]) -> dict[str, str]:

@@ -6,20 +6,23 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import (
+    Annotated,
     Any,
     NotRequired,  # pydantic needs this TypedDict before Python 3.12
 )
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 from typing_extensions import TypedDict
 
 from focusfl.engines import Scores
 from focusfl.fairness.metrics import agnostic_loss, average
+from focusfl.report.rows import Count, Number, describe_error
 from focusfl.util import files, sealed
 from focusfl.util.errors import InputError
 
 NAME = "history.jsonl"
+AVERAGES = ("avg_loss", "agnostic_loss", "avg_acc")  # of a round that was evaluated
 GOALS = (0.7, 0.8, 0.85, 0.9)  # average accuracies of the paper's rounds-to-accuracy tables
 MAX_LABELLED_ROUNDS = 40  # a thinned history has labels of at most this many rounds ...
 MAX_LABELS = 400  # ... and of none if one round has more labels than this
@@ -29,15 +32,15 @@ MAX_AGENTS = 1000  # with more agents, a round's line has only averages
 class RoundRow(TypedDict):
     """One line. E agents, M clusters."""
 
-    round: int  # from 1
-    seconds: float  # of training
-    dropped: NotRequired[dict[str, str]]  # agents that were left out, and why
-    avg_loss: NotRequired[float]  # this and the following: if the round was evaluated
-    agnostic_loss: NotRequired[float]
-    avg_acc: NotRequired[float | None]  # None in regression
-    loss: NotRequired[list[float]]  # [E]
-    acc: NotRequired[list[float] | None]  # [E]
-    pi: NotRequired[list[list[float]] | None]  # [E][M] soft labels
+    round: Count  # from 1
+    seconds: Number  # of training
+    dropped: NotRequired[dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], str]]  # agents left out, and why
+    avg_loss: NotRequired[Number]  # this and the following: if the round was evaluated
+    agnostic_loss: NotRequired[Number]
+    avg_acc: NotRequired[Number | None]  # None in regression
+    loss: NotRequired[list[Number]]  # [E]
+    acc: NotRequired[list[Number] | None]  # [E]
+    pi: NotRequired[list[list[Number]] | None]  # [E][M] soft labels
 
 
 _ROUND = TypeAdapter(RoundRow)
@@ -130,14 +133,19 @@ def read(folder: Path) -> list[dict[str, Any]]:
         try:
             _ROUND.validate_python(row, strict=True)
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"]))
-            raise InputError(f"{path}: line {number}: {key}: {first['msg']}: delete the file") from error
+            raise _damaged(path, number, describe_error(error)) from error
         if rows and row["round"] != rows[-1]["round"] + 1:
-            jump = f"round {row['round']} after round {rows[-1]['round']}"
-            raise InputError(f"{path}: line {number}: {jump}: delete the file")
+            raise _damaged(path, number, f"round: expected {rows[-1]['round'] + 1}, found {row['round']}")
+        if len({key in row for key in AVERAGES}) > 1:
+            raise _damaged(path, number, f"expected {', '.join(AVERAGES)}, or none of them")
         rows.append(row)
+    if len({row["avg_acc"] is None for row in rows if "avg_acc" in row}) > 1:
+        raise _damaged(path, len(rows), "avg_acc: expected one in all rounds, or in none")
     return rows
+
+
+def _damaged(path: Path, line: int, why: str) -> InputError:
+    return InputError(f"{path}: line {line}: {why}. This is not the history of a run: delete the file")
 
 
 def thin(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -162,7 +170,7 @@ def thin(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
         return None
     shown = [row for i, row in enumerate(evaluated) if i < 60 or i % 5 == 4 or i == len(evaluated) - 1]
     thinned: dict[str, Any] = {"round": [row["round"] for row in shown]}
-    for name in ("avg_loss", "agnostic_loss", "avg_acc"):
+    for name in AVERAGES:
         known = evaluated[0].get(name) is not None
         thinned[name] = [float(f"{row[name]:.5g}") for row in shown] if known else None
     labelled = [row for row in evaluated if row.get("pi")]

@@ -37,6 +37,24 @@ def read_row(folder: Path) -> Row | None:
     return rows.read_row(sealed.read_json(path), path)
 
 
+def read_left_out(out: Path) -> dict[str, str]:
+    """Return the methods of "all" that could not run, and why.
+
+    Args:
+        out: Folder of the experiment.
+
+    Raises:
+        InputError: left-out.json was not written by focusfl.
+    """
+    path = out / "left-out.json"
+    found = files.read_json(path) if path.exists() else {}
+    if not isinstance(found, dict) or not all(isinstance(why, str) for why in found.values()):
+        raise InputError(
+            f"{path}: expected a reason for each method: delete it and run the experiment with --resume"
+        )
+    return {files.visible(method): files.visible(why) for method, why in found.items()}
+
+
 def write_rows(out: Path, every: list[Row]) -> None:
     """Write results.json."""
     files.write_json(out / "results.json", every)

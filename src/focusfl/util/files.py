@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any
 from safetensors import SafetensorError
 
 from focusfl.util.errors import InputError
+
+# control characters, line separators, and those that turn the direction of what follows
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def write(path: Path, fill: Callable[[Path], Any]) -> None:
@@ -87,9 +91,18 @@ def read_json(path: Path) -> Any:
         InputError: The file is not JSON; the message names it.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # also text that is not UTF-8, and numbers of 5,000 digits
+        return parse_json(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, IsADirectoryError) as error:
         raise InputError(f"{path}: not JSON ({error}); delete it or name another folder") from error
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; NaN and Infinity, which Python accepts but JSON does not have, are a ValueError."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not a number in JSON")
+
+    return json.loads(text, parse_constant=refuse)
 
 
 @contextlib.contextmanager
@@ -161,6 +174,16 @@ def printable(text: str) -> str:
         'Z\\xfcrich.csv'
     """
     return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def visible(text: str) -> str:
+    r"""Return text from outside, such as a file name, as one line in which nothing controls the terminal.
+
+    Example:
+        >>> visible("Z\udcfcrich\x1b[31m\n")
+        'Z\\xfcrich\\x1b[31m\\n'
+    """
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), printable(text))
 
 
 def cache_root() -> Path:

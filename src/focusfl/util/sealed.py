@@ -123,8 +123,8 @@ def read_lines(path: Path, torn_anywhere: bool = False) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         place, last = f"line {number}: ", number == len(lines)
         try:
-            row = json.loads(line)
-        except ValueError as error:
+            row = files.parse_json(line.decode())
+        except (ValueError, RecursionError) as error:
             if torn_anywhere or last:
                 continue
             raise Damaged(path, f"{place}not JSON", "delete that line, or the file") from error

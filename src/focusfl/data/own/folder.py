@@ -18,6 +18,7 @@ from focusfl.core import Data
 from focusfl.core.train import Train
 from focusfl.data.federation import Federation, Recipe, Rows
 from focusfl.data.own.readers import (
+    MAX_MB,
     READERS,
     FileContents,
     csv_rows,
@@ -25,11 +26,12 @@ from focusfl.data.own.readers import (
     parse_number,
     read_file,
     read_images,
+    require_regular,
     visible_entries,
 )
 from focusfl.models import mlp
 from focusfl.util.errors import InputError, nearest, require
-from focusfl.util.files import printable
+from focusfl.util.files import visible
 from focusfl.util.progress import count_progress
 
 FILE_KINDS = "csv, parquet or npz file"
@@ -110,6 +112,7 @@ def folder(
     hidden: int | None = None,
     scale: bool = False,
     encode: Callable[[list[str]], Tensor] | None = None,
+    max_mb: int = MAX_MB,
 ) -> FolderFederation:
     """Your own data: a folder with one sub-folder, or one csv, parquet or npz file, per agent.
 
@@ -122,6 +125,7 @@ def folder(
         hidden: Hidden units of the recipe's MLP; 0 is a linear model. By default 64, and 0 for regression.
         scale: Whether to scale each feature to mean 0 and deviation 1 over all agents' training data.
         encode: A function from texts to [n, d]; by default frozen sentence embeddings.
+        max_mb: A compressed file that would unpack to more megabytes is refused.
 
     Returns:
         The federation, with the names of agents, classes and columns.
@@ -135,12 +139,13 @@ def folder(
     require("data.seed", seed, seed >= 0, "0 or more")
     require("data.test", test, 0 < test < 1, "a share between 0 and 1")
     require("data.hidden", hidden, hidden is None or hidden >= 0, "0 or more")
-    places = _find_agents(root := Path(path).expanduser())
+    require("data.max_mb", max_mb, max_mb > 0, "megabytes, more than 0")
+    places = _find_agents(root := expanded(path))
     clusters = _read_clusters(root / "clusters.csv", list(places))
     contents: list[list[FileContents]] = []  # [E] an agent's training and test data, or all of it
     with count_progress("reading agents", len(places), delay=SECONDS_BEFORE_BAR) as advance:
         for place in places.values():
-            contents.append(read_agent(place, root, label, text))
+            contents.append(read_agent(place, root, label, text, max_mb))
             advance(1)
     parts = align([part for agent in contents for part in agent])
     y, label_names = encode_labels(parts)
@@ -152,7 +157,7 @@ def folder(
     training = Rows.join([a for a, _ in pairs])
     classes = None if y[0].is_floating_point() else max(2, *(1 + int(labels.max()) for labels in y))
     fed = FolderFederation(
-        name=printable(root.resolve().name),
+        name=visible(root.resolve().name),
         training=training,
         testing=Rows.join([b for _, b in pairs]),
         classes=classes,
@@ -184,13 +189,21 @@ def _scale(fed: FolderFederation) -> FolderFederation:
 # --- the layout of the folder
 
 
+def expanded(path: str | Path) -> Path:
+    """Return the path with ~ replaced by the home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{path}: no such user; write the folder's path (data.path)") from error
+
+
 def _find_agents(root: Path) -> dict[str, Path]:
     """Return agent name -> file or sub-folder, in sorted order."""
     if not root.is_dir():
         raise InputError(f"{root}: no such folder (data.path)")
     agents: dict[str, Path] = {}
     for place in (p for p in visible_entries(root, root) if p.name != "clusters.csv"):
-        name = printable(place.name if place.is_dir() else place.stem)
+        name = visible(place.name if place.is_dir() else place.stem)
         if not place.is_dir() and place.suffix.lower() not in READERS:
             raise InputError(f"{place}: unexpected; expected one sub-folder or one {FILE_KINDS} per agent")
         if name in agents:
@@ -202,7 +215,7 @@ def _find_agents(root: Path) -> dict[str, Path]:
     return dict(sorted(agents.items()))
 
 
-def read_agent(place: Path, root: Path, label: str, text: str) -> list[FileContents]:
+def read_agent(place: Path, root: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[FileContents]:
     """Read one agent's file or sub-folder.
 
     Args:
@@ -210,6 +223,7 @@ def read_agent(place: Path, root: Path, label: str, text: str) -> list[FileConte
         root: Links that lead out of this folder are refused.
         label: The name of the label column.
         text: The name of the text column.
+        max_mb: See `read_file`.
 
     Returns:
         [training, test], or [all examples].
@@ -218,7 +232,7 @@ def read_agent(place: Path, root: Path, label: str, text: str) -> list[FileConte
         InputError: The layout or a file cannot be used.
     """
     if not place.is_dir():
-        return read_file(place, label, text)
+        return read_file(place, label, text, max_mb)
     entries = visible_entries(place, root)
     named = {p.name if p.is_dir() else p.stem: p for p in entries}
     halves = [named[half] for half in ("train", "test") if half in named]
@@ -229,7 +243,7 @@ def read_agent(place: Path, root: Path, label: str, text: str) -> list[FileConte
         return [read_images(place, root)]
     for extra in (p for p in entries if halves and p not in halves):
         raise InputError(f"{extra}: unexpected next to train and test; remove it")
-    read = [[read_images(p, root)] if p.is_dir() else read_file(p, label, text) for p in halves or entries]
+    read = [[read_images(p, root)] if p.is_dir() else read_file(p, label, text, max_mb) for p in halves or entries]
     if len(read) == 2 and max(map(len, read)) == 2:
         raise InputError(f"{place}: x_train and x_test inside train or test; expected x and y there")
     return [part for parts in read for part in parts]
@@ -239,13 +253,14 @@ def _read_clusters(path: Path, agents: list[str]) -> Tensor | None:
     """Return the true clusters from clusters.csv, columns agent and cluster; None if there is no such file."""
     if not path.exists():
         return None
+    require_regular(path)
     rows = csv_rows(path)
     header = next(rows, (0, []))[1]
     if sorted(header) != ["agent", "cluster"]:
         raise InputError(f"{path}: expected the columns agent and cluster, found {', '.join(header) or 'nothing'}")
     cluster_of: dict[str, str] = {}
     for row, cells in rows:
-        cluster, agent = (cells[header.index(name)].strip() for name in ("cluster", "agent"))
+        cluster, agent = (visible(cells[header.index(name)].strip()) for name in ("cluster", "agent"))
         where = f"{path}, row {row} (counting the header)"
         if agent not in agents:
             raise InputError(f"{where}: no agent {agent!r}: {nearest(agent, agents)}")

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 
 from focusfl.core import Data
-from focusfl.data.own.folder import align, encode_labels, input_tensors, read_agent, split_test
-from focusfl.data.own.readers import FileContents, parse_number
+from focusfl.data.own.folder import align, encode_labels, expanded, input_tensors, read_agent, split_test
+from focusfl.data.own.readers import MAX_MB, FileContents, parse_number
 from focusfl.util.errors import InputError, nearest, require
 
 
@@ -44,6 +44,7 @@ def read_node_data(
     label: str = "label",
     text: str = "text",
     regression: bool = False,
+    max_mb: int = MAX_MB,
 ) -> NodeData:
     """Read the training and test data of one agent from its folder, or from its csv, parquet or npz file.
 
@@ -56,6 +57,7 @@ def read_node_data(
         label: The name of the label column in csv and parquet.
         text: The name of the text column in csv and parquet.
         regression: Whether labels are amounts, even if all of them happen to be whole numbers.
+        max_mb: A compressed file that would unpack to more megabytes is refused.
 
     Returns:
         The data, and a digest of the column names.
@@ -64,10 +66,10 @@ def read_node_data(
         InputError: The data cannot be used; the message names the file and the row.
     """
     require("test", test, 0 < test < 1, "a share between 0 and 1")
-    place = Path(path).expanduser()
+    place = expanded(path)
     if not place.exists():
         raise InputError(f"{place}: no such folder or file; the key data in the node's configuration names it")
-    read = read_agent(place, place if place.is_dir() else place.parent, label, text)
+    read = read_agent(place, place if place.is_dir() else place.parent, label, text, max_mb)
     parts = align([_sort_columns(part) for part in read])
     y, words = encode_labels([_labels_as_floats(part) for part in parts] if regression else parts)
     if labels and not words:

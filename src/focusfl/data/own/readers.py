@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import importlib
+import math
+import warnings
 import zipfile
-import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from focusfl.util.errors import InputError, nearest
-from focusfl.util.files import printable
+from focusfl.util.files import visible
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 # Pillow's name for what the pixels hold -> what they are converted to.
 PIXEL_MODES = {"1": "L", "L": "L", "LA": "L", "RGB": "RGB", "RGBA": "RGB", "P": "RGB", "CMYK": "RGB"}
 Number = TypeVar("Number", int, float)
+MAX_MB = 512  # to which a compressed file may unpack, by default
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 @dataclass(frozen=True)
@@ -67,32 +70,51 @@ def visible_entries(folder: Path, root: Path) -> list[Path]:
     except OSError as error:
         raise InputError(f"{folder}: cannot be read: {error.strerror}") from error
     places = [p for p in places if not p.name.startswith(".") and p.stem.lower() != "readme"]
-    for place in places:
-        if place.is_symlink() and not place.resolve().is_relative_to(root.resolve()):
+    for place in (p for p in places if p.is_symlink()):
+        try:
+            inside = place.resolve(strict=True).is_relative_to(root.resolve())
+        except (OSError, RuntimeError) as error:  # nothing is there, or links lead back to themselves
+            raise InputError(f"{place}: a link that leads nowhere; put the data itself there") from error
+        if not inside:
             raise InputError(f"{place}: a link out of {root}, which is not followed; put the data itself there")
     return places
 
 
-def read_file(path: Path, label: str, text: str) -> list[FileContents]:
+def read_file(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[FileContents]:
     """Read a file by its suffix: one item, or two, training and test, if an npz file has both.
 
     Args:
         path: A csv, parquet or npz file.
         label: The name of the label column in csv and parquet.
         text: The name of the text column in csv and parquet.
+        max_mb: A compressed file that would unpack to more megabytes is refused before it is unpacked.
 
     Raises:
         InputError: The file cannot be used; the message says why, and names the row.
     """
     if path.suffix.lower() not in READERS:
         raise InputError(f"{path}: unexpected; expected a file that ends in {', '.join(READERS)}")
-    return READERS[path.suffix.lower()](path, label, text)
+    require_regular(path)
+    return READERS[path.suffix.lower()](path, label, text, max_mb)
+
+
+def require_regular(path: Path) -> None:
+    """Refuse what is not a regular file: reading a pipe or a device may never end."""
+    if not path.is_file():
+        raise InputError(f"{path}: expected a regular file, found a folder, a pipe, a device or nothing")
+
+
+def _require_size(path: Path, size: float, max_mb: int) -> None:
+    """Refuse a file that would unpack to more than is allowed."""
+    if size > max_mb * 1e6:
+        small = f"a file of {path.stat().st_size / 1e6:.3g} MB unpacks to {size / 1e6:,.0f} MB"
+        raise InputError(f"{path}: {small}, at most {max_mb} are allowed; data.max_mb raises that")
 
 
 # --- tables and text
 
 
-def read_csv(path: Path, label: str, text: str) -> list[FileContents]:
+def read_csv(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[FileContents]:
     """Read a csv file with a header."""
     rows = csv_rows(path)
     header = next(rows, (0, []))[1]
@@ -124,6 +146,8 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             for row, cells in enumerate(csv.reader(handle, strict=True), 1):
                 if not cells:
                     continue
+                if any("\0" in cell for cell in cells):
+                    raise InputError(f"{path}, row {row} (counting the header): a NUL byte; write it as UTF-8 text")
                 if width and len(cells) != width:
                     problem = f"{len(cells)} cells, but the header has {width}"
                     raise InputError(f"{path}, row {row} (counting the header): {problem}")
@@ -135,13 +159,19 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path}: cannot be read as a csv file in UTF-8: {error}") from error
 
 
-def read_parquet(path: Path, label: str, text: str) -> list[FileContents]:
+def read_parquet(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[FileContents]:
     """Read a parquet file."""
     parquet = _package("pyarrow.parquet", path, "tables")
     try:
         with parquet.ParquetFile(path) as file:
+            about = file.metadata
+            groups = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+            _require_size(path, max(groups, 8.0 * about.num_rows * about.num_columns), max_mb)
             table = file.read()
-    except (OSError, ValueError, RuntimeError) as error:  # the bases of pyarrow's own errors
+            table.validate(full=True)
+    except InputError:
+        raise
+    except Exception as error:  # invalid bytes can make pyarrow raise anything
         raise InputError(f"{path}: cannot be read as a parquet file: {' '.join(str(error).split())}") from error
     kind, features = _check_header(path, table.column_names, label, text)
     places, y = range(1, len(table) + 1), table[label].to_pylist()
@@ -204,19 +234,43 @@ def _parse_cell(cell: str, where: str, text: str) -> float:
 # --- arrays
 
 
-def read_npz(path: Path, label: str, text: str) -> list[FileContents]:
+def read_npz(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[FileContents]:
     """Read an npz file with x and y, or with x_train, y_train, x_test and y_test; nothing is unpickled."""
     try:
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, RuntimeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        reason = "not an npz file" if isinstance(error, TypeError) else str(error)
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            ends = [""] if "x" in members else ["_train", "_test"]
+            if members.keys() != {f"{name}{end}" for name in "xy" for end in ends}:
+                expected = "expected x and y, or x_train, y_train, x_test and y_test"
+                raise InputError(f"{path}: found {', '.join(members) or 'nothing'}; {expected}")
+            packed = [info.file_size for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
+            _require_size(path, sum(packed), max_mb)
+            arrays = {name: _read_array(archive, info) for name, info in members.items()}
+    except InputError:
+        raise
+    except zipfile.BadZipFile as error:
+        raise InputError(f"{path}: not an npz file, or damaged: {error}") from error
+    except Exception as error:  # invalid bytes can make zipfile and numpy raise anything
+        reason = str(error) or type(error).__name__
         raise InputError(f"{path}: cannot be read as an npz file (nothing is unpickled): {reason}") from error
-    ends = [""] if "x" in arrays else ["_train", "_test"]
-    if arrays.keys() != {f"{name}{end}" for name in "xy" for end in ends}:
-        expected = "expected x and y, or x_train, y_train, x_test and y_test"
-        raise InputError(f"{path}: found {', '.join(arrays)}; {expected}")
     return [_from_arrays(path, arrays, end) for end in ends]
+
+
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    """Read one array; its header must claim as many bytes as there are."""
+    with archive.open(info) as member:
+        version = np.lib.format.read_magic(member)
+        if version not in HEADERS:
+            raise ValueError(f"{info.filename} is written in version {version} of the format")
+        shape, _, dtype = HEADERS[version](member)
+        claimed, there = math.prod(shape) * dtype.itemsize, info.file_size - member.tell()
+        if dtype.hasobject:
+            raise ValueError(f"{info.filename} holds Python objects")
+        if claimed != there:
+            what = f"{list(shape)[:8]} {dtype} is {claimed} bytes"
+            raise ValueError(f"{info.filename}: {what}, but there are {there}")
+    with archive.open(info) as member:
+        return np.asarray(np.lib.format.read_array(member, allow_pickle=False))
 
 
 def _from_arrays(path: Path, arrays: dict[str, NDArray[Any]], end: str) -> FileContents:
@@ -240,10 +294,15 @@ def read_images(folder: Path, root: Path) -> FileContents:
     Image = _package("PIL.Image", folder, "images")
     for file in files:
         try:
-            with Image.open(file, formats=("PNG", "JPEG")) as image:
-                mode = PIXEL_MODES.get(image.mode)
-                pixels = np.asarray(image.convert(mode))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # remarks of Pillow on metadata ...
+                warnings.simplefilter("error", Image.DecompressionBombWarning)  # ... but not on a huge image
+                with Image.open(file, formats=("PNG", "JPEG")) as image:
+                    image.verify()  # the checksums of a PNG, which decoding ignores
+                with Image.open(file, formats=("PNG", "JPEG")) as image:
+                    mode = PIXEL_MODES.get(image.mode)
+                    pixels = np.asarray(image.convert(mode))
+        except Exception as error:  # invalid bytes can make Pillow raise anything
             raise InputError(f"{file}: cannot be read as an image: {error}") from error
         if mode is None:
             expected = "expected grey or RGB with 8 bits per channel"
@@ -255,7 +314,7 @@ def read_images(folder: Path, root: Path) -> FileContents:
     stack = np.asarray(x, np.float32)
     stack /= 255
     places = [file.relative_to(folder) for file in files]
-    return FileContents(folder, "images", stack, [printable(file.parent.name) for file in files], places)
+    return FileContents(folder, "images", stack, [visible(file.parent.name) for file in files], places)
 
 
 def _image_files(folder: Path, root: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from focusfl import models
 from focusfl.core import Algorithm
 from focusfl.data.federation import Federation, Recipe
 from focusfl.data.own.node import read_node_data
+from focusfl.data.own.readers import MAX_MB
 from focusfl.flower.apps.client import checked_pair
 from focusfl.flower.apps.server import server_app
 from focusfl.flower.deployment import Deployment
@@ -135,8 +136,9 @@ class RunConfig:
         e, columns, classes = number(context), "", self.classes
         if "data" in context.node_config:
             path, names = str(context.node_config["data"]), (self["label"], self["text"])
+            max_mb = int(context.node_config.get("max-mb", MAX_MB))  # the node's own limit, not the server's
             data = read_node_data(
-                path, self.labels, str(e), self["seed"], self["test"], *names, regression=classes is None
+                path, self.labels, str(e), self["seed"], self["test"], *names, classes is None, max_mb
             )
             pair, columns = (data.training, data.testing), data.columns
         elif self.fed is not None and e < self.fed.E:

@@ -112,7 +112,7 @@ def methods(rows: Sequence[Row]) -> str:
     for method in dict.fromkeys(row["method"] for row in rows):
         runs = [row for row in rows if row["method"] == method]
         algorithm = runs[0]["algorithm"]
-        seen = disclosed(algorithm, runs[0]["params"]) if algorithm in ALGORITHMS else "unknown"
+        seen = disclosed(algorithm, runs[0]["params"])
         options = ", ".join(f"{k} = {v}" for k, v in runs[0]["params"].items()) or "none"
         seconds = f"{mean(row['seconds'] for row in runs):.1f}"
         lines.append(

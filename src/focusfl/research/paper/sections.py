@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from focusfl.algorithms import title
-from focusfl.report.rows import Row, read_row
+from focusfl.report.rows import Number, Row, describe_error, read_row
 from focusfl.report.section import Measurement, Section
 from focusfl.research.paper.claims import judge
 from focusfl.research.paper.differences import differences
@@ -15,6 +18,7 @@ from focusfl.research.paper.reproduction import SCALES, Reproduction, catalogue,
 from focusfl.research.paper.stored_results import cells_of
 from focusfl.run.history import rounds_to
 from focusfl.util import sealed
+from focusfl.util.errors import InputError
 
 
 def sections(results: Path) -> list[Section]:
@@ -31,11 +35,37 @@ def sections(results: Path) -> list[Section]:
         for scale in SCALES:
             path = results / f"{name}.{scale}.json"
             if path.exists():
-                page = sealed.read_json(path)
-                for row in page.get("rows", []):
-                    read_row(row, path)
-                found.append(section(load(name, scale), page))
+                found.append(section(load(name, scale), read_page(path)))
     return found
+
+
+class StoredPage(TypedDict):
+    """What a results file of `focusfl reproduce` has: rows of runs, or a table of what was measured."""
+
+    name: NotRequired[str]
+    scale: NotRequired[str]
+    rows: NotRequired[list[Any]]
+    table: NotRequired[list[dict[str, str | int | Number | None]]]
+    settings: NotRequired[dict[str, Any]]
+    written_by: NotRequired[dict[str, Any]]
+
+
+_PAGE = TypeAdapter(StoredPage)
+
+
+def read_page(path: Path) -> dict[str, Any]:
+    """Read a results file.
+
+    Raises:
+        InputError: It is not JSON, or a key or row is not what `focusfl reproduce` writes.
+    """
+    page = sealed.read_json(path)
+    try:
+        _PAGE.validate_python(page, strict=True)
+    except ValidationError as error:
+        advice = "delete the file and run focusfl reproduce again"
+        raise InputError(f"{path}: {describe_error(error)}; {advice}") from error
+    return {**page, "rows": [read_row(row, path) for row in page.get("rows", [])]}
 
 
 def section(one: Reproduction, page: dict[str, Any]) -> Section:
@@ -99,5 +129,5 @@ def _with_paper(line: Measurement, printed: list[Measurement]) -> Measurement:
 
 def _commits(rows: Sequence[Row]) -> dict[str, str]:
     """The commits that computed the rows: the file may have been written later."""
-    found = dict.fromkeys(row.get("made", {}).get("commit") or "one not recorded" for row in rows)
+    found = dict.fromkeys(str(row.get("made", {}).get("commit") or "one not recorded") for row in rows)
     return {"commit": ", ".join(found)} if found else {}
