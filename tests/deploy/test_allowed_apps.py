@@ -188,3 +188,6 @@ def test_a_flower_that_works_in_another_way_is_not_started(
     monkeypatch.setattr("sys.argv", ["supernode", str(tmp_path / "allowed-apps")])
     with pytest.raises(SystemExit, match="FLWR_HOME"):
         allowed_apps.main()
+    monkeypatch.setattr("sys.argv", ["supernode", str(tmp_path / "allowed-apps"), "--trusted-entities", "x.yaml"])
+    with pytest.raises(SystemExit, match="--trusted-entities"):
+        allowed_apps.main()

@@ -32,6 +32,7 @@ from flwr.app import Array, Context, Message, RecordDict
 from helpers.flower_people import SIZES, TRAIN, model, people
 from helpers.hall import Call, FakeIdentity, Hall, go, serial
 
+from focusfl.deploy.setup import init
 from focusfl.flower import Deployment, serve
 from focusfl.flower.protocol.exchange import TooFewReplies
 from focusfl.flower.protocol.memory import Memory
@@ -364,6 +365,33 @@ def test_a_nodes_own_minimum_and_its_wish_for_secure_runs_bind_the_server() -> N
     with pytest.raises(TooFewReplies):
         run_with(False, everyone, secure=True)
     assert any("secure runs only" in line for line in said)
+
+
+def test_nodes_use_the_keys_that_they_were_installed_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Three nodes of one deployment, and one with another deployment's certificate, whom the others refuse."""
+    init(tmp_path / "site", 4)
+    init(tmp_path / "other", 4)
+    algorithm, said = ff.FedAvg(), list[str]()
+
+    def run_with(folders: list[str]) -> Any:
+        hall = Hall(algorithm, secure=True)
+        for e, folder in enumerate(folders):
+            hall.rules = {"identity": str(tmp_path / folder / f"nodes/agent-{e}")}
+            hall.restart(e)
+        options = {"rounds": 1, "train": TRAIN, "wait": 0, "bayes": "none", "secure": True}
+        return serve(hall, Deployment.of(algorithm, model, 4, 3, **options), said.append)  # type: ignore[arg-type]
+
+    assert run_with(["site"] * 4)["agents"] == [0, 1, 2, 3] and not caplog.records
+    with pytest.raises(TooFewReplies):  # this server does not know the authority, and so does not leave agent 3 out
+        run_with(["site", "site", "site", "other"])
+    assert any("agent 0: shares" in line and "not certified the signing key of agent 3" in line for line in said)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("FOCUSFL_AUTHORITY", str(tmp_path / "site/server/ca.pem"))
+        said.clear()
+        assert run_with(["site", "site", "site", "other"])["agents"] == [0, 1, 2, 3]  # all are evaluated
+        assert [line for line in said if "left out" in line and "agent 3: keys" in line]
+    go(Hall(algorithm, secure=True), algorithm, rounds=1, secure=True)
+    assert "no certificate" in caplog.text
 
 
 def test_the_server_cannot_choose_a_nodes_first_state_in_a_secure_run() -> None:

@@ -287,8 +287,9 @@ def test_junk_from_a_node_is_an_input_error(junk):
         protocol.server.receive_consistency(1, junk)
     protocol.consistency()
     protocol.server.unmasking_request()
-    with pytest.raises(InputError):
-        protocol.server.receive_unmasking(1, junk)
+    for wrong in (junk, {"of": [], "shares": []}, {"of": [1], "shares": [bytes(32)]}):
+        with pytest.raises(InputError, match="agent 1"):
+            protocol.server.receive_unmasking(1, wrong)
     with pytest.raises(InputError, match=r"agent 0 .*late"):
         protocol.server.receive_keys(0, junk)
 

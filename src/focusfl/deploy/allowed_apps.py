@@ -154,6 +154,8 @@ def main() -> None:
     """Run flower-supernode with the arguments after the first, which is the list."""
     try:
         allowed, home = read_list(Path(sys.argv[1])), os.environ.get("FLWR_HOME")
+        if any(word.startswith("--trusted-entities") for word in sys.argv):
+            raise InputError("--trusted-entities cannot be combined with a list of allowed apps; leave one out")
         if not home:
             raise InputError("FLWR_HOME is not set; set it to a folder that only this node uses")
         guard(importlib.import_module("flwr.supernode.start_client_internal"), allowed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -30,6 +31,7 @@ from focusfl.models.task import Task
 from focusfl.run.settings import Settings, majority
 from focusfl.util.errors import InputError, require
 
+LOGGER = logging.getLogger("focusfl")
 SIZES = "sizes"  # beside the sums: a histogram of the lengths of updates (engines/audit.py)
 SECRET, SIGNING = "focusfl.secret", "focusfl.signing"
 AUTHORITY = "FOCUSFL_AUTHORITY"  # at the server: path of the authority's certificate, set by start-superlink.sh
@@ -186,6 +188,8 @@ def node_setup(e: int, context: Context) -> NodeSetup:
     if folder:
         return NodeSetup.load(e, Path(str(folder)).expanduser(), int(minimum))
     private = context.state.config_records.get(SIGNING, ConfigRecord()).get("key")
+    if private is None:
+        LOGGER.warning("this node has no certificate (identity): it believes the server about who the others are")
     me = NodeSetup.without_authority(e, int(minimum), private if isinstance(private, bytes) else None)
     context.state[SIGNING] = ConfigRecord({"key": me.key.private_bytes_raw()})
     return me

@@ -2,8 +2,8 @@
 
 fixed_point  floats as 64-bit integers whose sum cannot overflow
 crypto       key agreement, encryption, secret sharing, masks
-messages     what node and server send each other, and how it is checked
-node         the node's side of the protocol of Bonawitz et al. 2017
+identity     signing keys, certificates, and what a node was installed with
+messages     what node and server send each other, what is hashed and signed, and how it is checked
+node         the node's side of the protocol of Bonawitz et al. 2017, against a server that may lie
 server       the server's side
-rounds       the protocol as a round of training over Flower
 """

@@ -171,6 +171,8 @@ class SecureSum:
         owners = reply.get("of")
         if not isinstance(owners, list) or owners != [i for i in self._unmasked if i in owners]:
             raise InputError(f"agent {e} did not reveal the shares that the server requested")
+        if len(owners) < self.threshold:  # with fewer it would not have uploaded
+            raise InputError(f"agent {e} revealed {len(owners)} shares, but it has {self.threshold} or more")
         shares = read_byte_strings(reply.get("shares"), "shares", len(owners))
         revealed = dict(zip(owners, shares, strict=True))
         wrong = [i for i, share in revealed.items() if crypto.commitment(share) != self._promised(i, e)]
