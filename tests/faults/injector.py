@@ -46,9 +46,7 @@ class Injector:
     def __init__(self, root: Path, fault: str, at: int) -> None:
         self.root, self.fault, self.at, self.count, self.ahead = str(root.resolve()), fault, at, 0, 0.0
         self.synced_size: dict[str, int] = {}  # of files with content that is not on the disk
-        self.undo: list[
-            tuple[str, Callable[[], None]]
-        ] = []  # by folder: how to lose a name that is not on the disk
+        self.undo: list[tuple[str, Callable[[], None]]] = []  # by folder: how to lose a name
         self.real = {name: getattr(os, name) for name in ("fsync", "replace", "rename", "unlink", "mkdir", "open")}
         self.real |= {"rmdir": os.rmdir, "time": time.time, "io.open": io.open}
 

@@ -23,6 +23,7 @@ from focusfl.research.paper.readme import markdown
 from focusfl.research.paper.reproduction import Claim, catalogue, load
 from focusfl.research.paper.sections import section
 from focusfl.util import files
+from focusfl.util.errors import InputError
 
 TABLE = """
 title = "A table"
@@ -109,6 +110,20 @@ def test_rows_of_settings_that_changed_are_set_aside_and_come_back(here):
     )
     assert workers.reproduce([todo], here / "none", here / "results") == []
     assert rows(here) == first
+
+
+def test_an_edited_page_or_cell_is_noticed(here):
+    assert workers.reproduce([load("table1-a", "small")], here / "cells", here / "results") == []
+    page = here / "results/table1-a.small.json"
+    cell = next((here / "cells").glob("*/result.json"))
+    whole = page.read_text()
+    page.write_text(whole.replace('"seed":0', '"seed":1', 1))
+    with pytest.raises(InputError, match=f"{page.name}.*edited"):
+        workers.reproduce([load("table1-a", "small")], here / "cells", here / "results")
+    page.unlink()
+    cell.write_text(cell.read_text().replace('"seed": 0', '"seed": 1', 1))
+    with pytest.raises(InputError, match=r"result\.json.*edited"):
+        workers.reproduce([load("table1-a", "small")], here / "cells", here / "results")
 
 
 def test_rows_that_another_process_has_added_stay(here):

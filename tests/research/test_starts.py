@@ -206,3 +206,14 @@ def test_a_mirror_swaps_left_and_right():
     plain, seen = starts.mirrored_digits(2, (0, 1, 0)), starts.mirrored_digits(2, (0, 1, 4))
     assert torch.equal(seen.train(2).x, plain.train(2).x.flip(-1)) and torch.equal(seen.test(1).x, plain.test(1).x)
     assert seen.clusters.tolist() == [0, 1, 2] and plain.clusters.tolist() == [0, 1, 0]
+
+
+def test_an_edited_run_is_noticed(study, tmp_path):
+    study("--only", "auto", "--seeds", 1)
+    for path in (tmp_path / "c/start.jsonl", tmp_path / "r/start.json"):
+        whole = path.read_text()
+        path.write_text(whole.replace('"seed": 0', '"seed": 1').replace('"seed":0', '"seed":1'))
+        with pytest.raises(InputError, match=f"{path.name}.*edited"):
+            starts.read(tmp_path / "c", tmp_path / "r", starts.all_cases())
+        path.write_text(whole)
+    assert len(starts.read(tmp_path / "c", tmp_path / "r", starts.all_cases())) == 1

@@ -74,7 +74,8 @@ def _run() -> tuple[Any, str]:
     """Run the command; return the exit code, and a message for the user if it failed."""
     hint = "Files written so far are complete. To resume, run it again (run and compare: with --resume)"
     try:
-        return app(standalone_mode=False) or 0, ""
+        code = app(standalone_mode=False) or 0
+        return code, "interrupted" if code == interrupt.EXIT_CODE else ""  # typer turns Ctrl-C into that code
     except InputError as error:
         return 2, f"error: {error}"
     except (Diverged, SimulationFailed) as error:
