@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections import Counter
+from itertools import takewhile
 
 from . import replies  # noqa: F401  # adds its kinds
 from .harness import FAULTS
@@ -19,6 +21,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first case of each kind")
     parser.add_argument("--kind", choices=sorted(KINDS), action="append", help="only this kind; may be repeated")
     parser.add_argument("--seconds", type=float, default=30, help="a case that takes longer hangs")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after that time")
     parser.add_argument("--verbose", action="store_true", help="print every fault, not only the first of a place")
     options = parser.parse_args()
     names = options.kind or list(KINDS)
@@ -26,7 +29,10 @@ def main() -> int:
     seen: set[tuple[str, str]] = set()
     turns = range(options.first * len(names), options.first * len(names) + options.cases)
     cases = [(names[i % len(names)], options.seed, i // len(names)) for i in turns]
-    for (name, seed, number), faults in outcomes(cases, options.seconds):
+    end = time.monotonic() + 60 * options.minutes
+    for (name, seed, number), faults in takewhile(
+        lambda _: time.monotonic() < end, outcomes(cases, options.seconds)
+    ):
         counts[name]["cases"] += 1
         for fault in {fault for fault, _ in faults}:
             counts[name][fault] += 1

@@ -17,8 +17,9 @@ Found = list[tuple[str, str]]  # the name of a fault, and its description
 
 def serve(cases: list[Case], seconds: float, to: Connection) -> None:
     """Run the cases one after the other, and send the faults of each."""
-    from . import harness, kinds, replies  # noqa: F401  # the last adds its kinds
+    from . import harness, kinds, replies, sound  # noqa: F401  # replies adds its kinds
 
+    sound.prepare()
     harness.SECONDS = seconds
     for one in cases:
         with tempfile.TemporaryDirectory(prefix="focusfl-fuzz-") as folder:
