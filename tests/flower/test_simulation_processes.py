@@ -39,7 +39,7 @@ CALLS = (
 linux = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's tables of ports")
 
 
-def wait_until(ready: Callable[[], bool], seconds: float = 120) -> None:
+def wait_until(ready: Callable[[], bool], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < end

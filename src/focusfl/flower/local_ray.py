@@ -18,6 +18,8 @@ from focusfl.util.errors import SimulationFailed
 
 # Ray's switch for machines that should not open ports to a network; its name comes from where it is the default
 ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+# otherwise Ray's library aborts the process at SIGTERM, with a dump of the stack
+NO_DUMP = {"RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1"}
 
 
 def start(folder: Path) -> None:
@@ -36,12 +38,13 @@ def start(folder: Path) -> None:
     path = os.pathsep.join([*sys.path, *filter(None, [os.environ.get("PYTHONPATH")])])
     options: dict[str, Any] = {"logging_level": logging.ERROR, "runtime_env": {"env_vars": {"PYTHONPATH": path}}}
     if os.environ.get("RAY_ADDRESS", "local") not in ("", "local"):
-        _init(options)
+        with _environment(NO_DUMP):
+            _init(options)
         return
     auth = {"RAY_AUTH_MODE": "token"}
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         auth["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    with _ray_environment(ON_LOOPBACK | auth):
+    with _environment(NO_DUMP | ON_LOOPBACK | auth), _imported_ray():
         _init({**options, "include_dashboard": False, "_temp_dir": str(folder)})
     _require_closed()
 
@@ -53,20 +56,39 @@ def stop() -> None:
 
 
 def _init(options: Mapping[str, Any]) -> None:
+    """Call ray.init, and restore the handler of SIGTERM that Ray replaces in the main thread."""
     import ray
 
-    with _signals_kept():
-        try:
-            ray.init(**options)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise SimulationFailed(f"Ray did not start: {' '.join(str(error).split())}") from error
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(**options)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise SimulationFailed(f"Ray did not start: {' '.join(str(error).split())}") from error
+    except SystemExit as stopped:  # raised by Ray's handler
+        raise KeyboardInterrupt from stopped
+    finally:
+        if in_main_thread:
+            signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager
-def _ray_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for Ray while it starts; its processes inherit them. Ray may have been imported before."""
-    before = {name: os.environ.pop(name, None) for name in variables}
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables while Ray starts; its processes inherit them."""
+    before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
+def _imported_ray() -> Iterator[None]:
+    """Let Ray read its variables now: it may have been imported before they were set."""
     from ray._private import ray_constants
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
@@ -77,10 +99,6 @@ def _ray_environment(variables: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = cluster
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
 
 
 def _require_closed() -> None:
@@ -92,20 +110,3 @@ def _require_closed() -> None:
     if not ip_address(address).is_loopback or not is_token_auth_enabled():
         ray.shutdown()
         raise SimulationFailed(f"Ray would listen on {address} without protection; use --engine serial")
-
-
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Keep the handler of SIGTERM: Ray's own aborts with a dump of the stack."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    except SystemExit as stopped:  # raised by a handler that Ray sets while it starts
-        raise KeyboardInterrupt from stopped
-    finally:
-        signal.signal(signal.SIGTERM, handler)  # at the level of the system, too
-        if hasattr(signal, "alarm"):
-            signal.alarm(0)  # a signal that came while Ray started has set it, to abort

@@ -23,7 +23,7 @@ from focusfl.util.errors import InputError
 from focusfl.util.processes import Process
 
 LOGGER = logging.getLogger("focusfl")
-PREFIX = "focusfl-"  # of the names of temporary folders
+PREFIX = "focusfl-sim-"  # of the names of temporary folders
 SOCKET_NAME = "/session_2000-01-01_00-00-00_000000_0000000/sockets/plasma_store"  # of Ray, in its folder
 MAX_SOCKET_PATH = 103  # characters that a system may allow
 
