@@ -8,6 +8,7 @@ writes in Rust, where nothing can be replaced: its files are written here by the
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import io
 import os
@@ -149,16 +150,21 @@ class Injector:
         self.step(_absolute(path, dir_fd), lambda: self.real["rmdir"](path, dir_fd=dir_fd), kind="unlink")
 
     def serialize_file(self, tensors: Any, filename: Any, metadata: Any = None) -> None:
-        """Write what safetensors would write, in chunks, and fail as it does."""
+        """Write what safetensors would write, under a name of its own at first, and fail as it does."""
         with tempfile.TemporaryDirectory() as folder:
             REAL_SERIALIZE(tensors, f"{folder}/a", metadata=metadata)
             content = Path(f"{folder}/a").read_bytes()
+        own = Path(filename).with_name(".tmpAbC123")
         try:
-            with self.open(filename, "wb", 0) as handle:
+            with self.open(own, "wb", 0) as handle:
+                handle.truncate(len(content))
                 for at in range(0, len(content), CHUNK):
                     handle.write(content[at : at + CHUNK])
                     handle.flush()
+            self.replace(own, filename)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self.unlink(own)
             raise SafetensorError(f"Error while serializing: I/O error: {error}") from error
 
 

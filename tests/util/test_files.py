@@ -44,7 +44,7 @@ def test_a_folder_that_cannot_be_synced_is_an_error_unless_the_file_system_never
 
 def test_what_killed_processes_left_is_removed(tmp_path):
     (tmp_path / "a").mkdir()
-    for name in (".b.json.123.tmp", "a/.c.safetensors.7.tmp", "a/kept.tmp", ".lock"):
+    for name in (".b.json.123.tmp", "a/.c.safetensors.7.tmp", "a/.tmpIzegcP", "a/kept.tmp", ".lock"):
         (tmp_path / name).touch()
     files.remove_temporary_files(tmp_path)
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [".lock", "kept.tmp"]

@@ -63,8 +63,9 @@ def sync_folder(folder: Path) -> None:
 
 def remove_temporary_files(folder: Path) -> None:
     """Delete what killed processes left half written, in a folder that this process has locked, and below it."""
-    for path in folder.rglob(".*.tmp"):
-        path.unlink(missing_ok=True)
+    for pattern in (".*.tmp", ".tmp" + 6 * "[0-9A-Za-z]"):  # ours, and those of safetensors
+        for path in folder.rglob(pattern):
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -85,8 +85,9 @@ def _raise_once(number: int, frame: FrameType | None) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    if sys.stderr.isatty():
-        os.write(sys.stderr.fileno(), SHOW_CURSOR.encode())
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
+        if sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), SHOW_CURSOR.encode())
     os._exit(EXIT_CODE)
 
 
