@@ -46,6 +46,8 @@ def from_folder(folder: Path) -> Section:
         raise InputError(f"{folder / 'experiment.json'}: not an experiment of focusfl; {advice}") from error
     wanted = [(m, s) for m in experiment.methods if m not in left_out for s in experiment.seeds]
     missing = [f"{title(m)}, seed {s}" for m, s in wanted if (m, s) not in done]
+    order = {(m, s): i for i, (s, m) in enumerate((s, m) for s in experiment.seeds for m in experiment.methods)}
+    rows.sort(key=lambda row: order.get((row["method"], row["seed"]), len(order)))
     made = {key: value for key, value in settings.items() if value not in (None, {}, [])}
     made |= {"training": rows[0]["train"], "rounds": rows[0]["rounds"]} if rows else {}
     made["page made by"] = f"focusfl {__version__}"
@@ -54,15 +56,16 @@ def from_folder(folder: Path) -> Section:
 
 
 def _history(run: Path, row: Row) -> RoundHistory | None:
-    """Return the thinned history of a run; it must have labels of the agents that the row has."""
-    thinned = cast(RoundHistory | None, history.thin(history.read(run)))
-    if thinned is not None:
-        try:
+    """Return the thinned history of a finished run; its rounds and agents must be those of the row."""
+    rounds = history.read(run)
+    thinned = cast(RoundHistory | None, history.thin(rounds))
+    try:
+        if rounds and rounds[-1]["round"] != row["rounds"]:
+            raise ValueError(f"it ends with round {rounds[-1]['round']} of {row['rounds']}")
+        if thinned is not None:
             check_history(thinned, max(agent_numbers(row)) + 1)
-        except ValueError as error:
-            raise InputError(
-                f"{run / history.NAME}: {error}. It is not the history of this run: delete it"
-            ) from error
+    except ValueError as error:
+        raise InputError(f"{run / history.NAME}: {error}. It is not that of this run: delete it") from error
     return thinned
 
 
