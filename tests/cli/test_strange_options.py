@@ -30,3 +30,12 @@ def test_an_error_of_many_lines_is_one_and_has_no_escape_codes(focusfl, tmp_path
 def test_an_option_of_the_command_line_has_no_escape_codes_in_its_error(focusfl):
     code, _, err = focusfl("compare", "--bogus\x1b[31m\n\n")
     assert code == 2 and err.count("\n") == 1 and "\x1b" not in err
+
+
+def test_data_in_a_folder_whose_name_is_not_utf8_are_used(focusfl, tmp_path):
+    (place := tmp_path / "Z\udcfcrich").mkdir()
+    for name in "ab":
+        (place / f"{name}.csv").write_text("a,b,label\n" + "1,2,0\n3,4,1\n" * 5)
+    words = ("--algorithms", "local", "--rounds", 1, "--seeds", 0)
+    code, _, err = focusfl("compare", "--data", "folder", "--set", f"data.path={place}", *words)
+    assert code == 0, err

@@ -70,7 +70,11 @@ def compare(
     if rounds is not None:
         raw["rounds"] = rounds
     experiment = Experiment.parse(apply_changes(raw, set_))
-    name = f"{data}-{identity.text_digest(experiment.model_dump_json())[:8]}"
+    try:
+        described = experiment.model_dump_json()
+    except ValueError:  # a path that is not UTF-8
+        described = ascii(experiment.model_dump())
+    name = f"{data}-{identity.text_digest(described)[:8]}"
     _run_and_show(experiment, out or Path("runs") / name, resume, overwrite, json)
 
 
