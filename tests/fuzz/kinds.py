@@ -88,18 +88,20 @@ STRANGE_TOML = r"""
 | {7=2,1=-1} | {x=1} | [0,0] | [-1] | [1.5] | [18446744073709551616] | [] | 18446744073709551616 | "~nobody/x"
 """
 STRANGE_VALUES = [Raw(text.strip()) for text in STRANGE_TOML.split("|")]
+LARGE_NUMBERS = ("0x1F", "1_000", "18446744073709551616")
 STRANGE_VALUES += map(Raw, ("", "9" * 5000, "[" * 3000, "[" * 3000 + "]" * 3000, "{a=" * 300 + "1" + "}" * 300))
 
 
 def option(rng: Random, key: str) -> Any:
     """Draw a value for a key: of its own kind, or any."""
+    grows = key.rpartition(".")[2] in GROWS
     if rng.random() < 0.3:
-        return rng.choice(STRANGE_VALUES)
+        strange = rng.choice(STRANGE_VALUES)
+        return Raw("3") if grows and strange in LARGE_NUMBERS else strange
     if rng.random() < 0.3:
         return rng.choice(WORDS)
     found = damage.value(rng)
-    small = key.rpartition(".")[2] not in GROWS
-    return found if small or not isinstance(found, int | float) or abs(found) < 8 else 3
+    return found if not grows or not isinstance(found, int | float) or abs(found) < 8 else 3
 
 
 def document(rng: Random) -> dict[str, Any]:

@@ -7,8 +7,6 @@ from .harness import Fault, focusfl
 from .kinds import KINDS, case
 
 CASES = 12  # of a kind
-# A flipped bit is noticed only where a file has a digest: until these have one, a silent change in them is known.
-WITHOUT_DIGEST = ("results", "history", "checkpoint", "best-losses")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,9 +19,7 @@ def sound_files():
 def test_damaged_input_is_refused_in_one_line_or_does_no_harm(name, number, tmp_path):
     for i in range(number, number + 4):
         (folder := tmp_path / str(i)).mkdir()
-        faults = case(name, 0, i, folder)
-        known = [fault for fault in faults if fault.name == "silent change" and name in WITHOUT_DIGEST]
-        assert faults == known, f"python -m tests.fuzz --kind {name} --seed 0 --first {i} --cases 1"
+        assert case(name, 0, i, folder) == [], f"python -m tests.fuzz --kind {name} --seed 0 --first {i} --cases 1"
 
 
 def test_the_same_seed_and_number_make_the_same_case(tmp_path):
