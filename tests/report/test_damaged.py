@@ -9,6 +9,7 @@ from helpers.page import EVIL, folder
 from focusfl.report.markdown import code, plain
 from focusfl.run import history
 from focusfl.run.results import read_left_out
+from focusfl.util import sealed
 from focusfl.util.errors import InputError
 
 
@@ -20,7 +21,10 @@ def out(tmp_path):
 def change(path, **changes):
     """Change keys of a result, in results.json that of the first row."""
     value = json.loads(path.read_text())
-    (value[0] if isinstance(value, list) else value).update(changes)
+    if isinstance(value, list):
+        value[0].update(changes)
+    else:
+        value = sealed.add_digest(value | changes)
     path.write_text(json.dumps(value))
 
 
@@ -98,7 +102,7 @@ def test_a_bad_line_of_a_history_is_named(name, out, focusfl):
 def test_labels_in_a_history_must_be_of_this_runs_agents(out, focusfl):
     path = out / "runs/focus-seed0" / history.NAME
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(line | {"pi": [[1.0]]}) + "\n" for line in lines))
+    path.write_text("".join(json.dumps(sealed.add_digest(line | {"pi": [[1.0]]})) + "\n" for line in lines))
     code, _, err = focusfl("report", out)
     assert code == 2 and history.NAME in err and "pi" in err
 
@@ -110,6 +114,9 @@ def test_a_last_line_that_was_cut_short_is_left_out_but_not_of_a_finished_run(ou
     assert history.read(path.parent) == whole[:-1]
     code, _, err = focusfl("report", out)
     assert code == 2 and history.NAME in err and "round 5 of 6" in err
+    path.write_bytes(path.read_bytes()[:20])
+    code, _, err = focusfl("report", out)
+    assert code == 2 and history.NAME in err and "round 0 of 6" in err
 
 
 def test_the_order_of_the_rows_changes_nothing(out, focusfl):
@@ -143,7 +150,8 @@ NASTY = f"\x1b]0;title\x07{EVIL}[bold]*x*[/y](z) | `a``b` :smile:"
 
 
 def test_hostile_names_are_text_on_the_page_and_in_markdown(out, focusfl):
-    change(out / "results.json", data=NASTY, names=[NASTY] * 10, bayes_kind=NASTY)
+    for path in (out / "results.json", out / "runs/focus-seed0/result.json"):
+        change(path, data=NASTY, names=[NASTY] * 10, bayes_kind=NASTY)
     (out / "left-out.json").write_text(json.dumps({NASTY: NASTY}))
     code, _, err = focusfl("report", out)
     assert code == 0, err

@@ -60,8 +60,9 @@ def _history(run: Path, row: Row) -> RoundHistory | None:
     rounds = history.read(run)
     thinned = cast(RoundHistory | None, history.thin(rounds))
     try:
-        if rounds and rounds[-1]["round"] != row["rounds"]:
-            raise ValueError(f"it ends with round {rounds[-1]['round']} of {row['rounds']}")
+        last = rounds[-1]["round"] if rounds else 0
+        if (run / history.NAME).exists() and last != row["rounds"]:
+            raise ValueError(f"it ends with round {last} of {row['rounds']}")
         if thinned is not None:
             check_history(thinned, max(agent_numbers(row)) + 1)
     except ValueError as error:
