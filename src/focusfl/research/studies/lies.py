@@ -26,13 +26,15 @@ def claim(weight: Callable[[Tensor], Tensor]) -> Lie:
     """Return the lie that sends a wrong model and claims these weights for it instead of the true ones."""
 
     def lie(upload: Upload) -> Upload:
-        honest, others = _numbers(upload.add), {k: v for k, v in upload.add.items() if isinstance(v, dict)}
+        honest = _numbers(upload.add)
         add: State = {k: weight(v) for k, v in honest.items()}
-        for k, models in others.items():  # weight_m theta_m, with the first weight that has an axis for each model
-            by = next((add[i].sum() / honest[i].sum() for i in honest), torch.tensor(1.0))
-            add[k] = tree_map(lambda v, by=by: MODEL_FACTOR * by.to(v) * v, models)
+        first = next(iter(honest), None)  # the models of a sum are multiplied by their weight
+        by = 1.0 if first is None or not honest[first].sum() else float(add[first].sum() / honest[first].sum())
+        for k, v in upload.add.items():
+            if isinstance(v, dict):
+                add[k] = _times(v, MODEL_FACTOR * by)
         each = {
-            k: tree_map(lambda v: MODEL_FACTOR * v, v) if isinstance(v, dict) else weight(v) if k in WEIGHTS else v
+            k: _times(v, MODEL_FACTOR) if isinstance(v, dict) else weight(v) if k in WEIGHTS else v
             for k, v in upload.each.items()
         }
         return Upload(add, each)
