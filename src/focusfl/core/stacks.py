@@ -60,7 +60,7 @@ def weighted_contribution(w: Models, sums: Models, weight: Tensor, total: Tensor
     Example:
         >>> w, sums, n = {"a": torch.ones(1, 1)}, {"a": torch.tensor([[9.0]])}, torch.tensor([3.0])
         >>> weighted_contribution(w, sums, n, total=n.sum()).change
-        {'a': tensor([[2.]])}
+        {'a': tensor([[2.]], dtype=torch.float64)}
     """
     by = double(weight).sum().clamp_min(MIN_WEIGHT)
     change = {k: (double(sums[k]) - double(broadcast(weight, v) * v)) / by for k, v in w.items()}
