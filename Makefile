@@ -22,7 +22,7 @@ quick: $(VENV)/.dev check
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not network and not browser and not flower and not slow"
 
 test: $(VENV)/.dev check
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

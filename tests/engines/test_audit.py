@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import focusfl as ff
-from focusfl.core import Algorithm, Contribution, Upload
+from focusfl.core import Algorithm, Contribution, Upload, scale, weighted_contribution
+from focusfl.core.tree import tree_map
 from focusfl.engines import audit
 from focusfl.research.studies.lies import LIES, Lie, LyingAgents
+from focusfl.run import checkpoint
 from focusfl.run.fit import after_prerequisite
 from focusfl.run.loop import run
 from focusfl.run.setup import Setup
@@ -44,8 +46,7 @@ def train(
     with RunProgress(False) as bars:
         setup = after_prerequisite(setup, bars)
     engine = LyingAgents(setup.task, setup.fed, setup.settings.local, T, 0, lie=lie, liars=liars)
-    object.__setattr__(setup, "engine", engine)
-    *_, last = run(setup)
+    *_, last = run(setup.on(engine))
     return engine, last
 
 
@@ -191,16 +192,112 @@ def histogram(*lengths: float) -> torch.Tensor:
     return torch.stack([audit.size_histogram(one(length), ("a",)) for length in lengths]).sum(0)
 
 
+def false_sum(change: float, counts: torch.Tensor, w: float = 10.0, name: str = "a", agents: int = 4) -> str:
+    mean = Contribution({name: torch.tensor([[w]])}, {name: torch.tensor([[change]])})
+    return audit.false_sum(mean, counts, agents, ("a",))
+
+
 def test_in_a_sum_the_median_is_that_of_the_histogram() -> None:
-    w = {"a": torch.tensor([[1e-9]])}
+    assert false_sum(59, histogram(1, 1, 1, 1)) == ""  # 1 is in the bin from 1 to 2
+    assert "update" in false_sum(61, histogram(1, 1, 1, 1))
 
-    def lie(mean_change: float) -> str:
-        return audit.false_sum(
-            Contribution(w, {"a": torch.tensor([[mean_change]])}), histogram(1, 1, 1, 1), 4, ("a",)
-        )
 
-    assert lie(59) == ""  # 1 is in the bin from 1 to 2
-    assert "update" in lie(61)
+def test_a_false_histogram_cannot_lift_the_limit_beyond_30_times_the_model() -> None:
+    """One agent of four takes the others' counts away and puts them where the longest updates are."""
+    stolen = 4 * histogram(1e18)
+    assert false_sum(299, stolen) == "" and "update" in false_sum(301, stolen)
+    fractions = histogram(1, 1, 1) - 0.49 / 3 * histogram(2, 4, 8) + 1.49 * histogram(1e18)
+    assert "histogram" in false_sum(1e5, fractions)
+
+
+def test_in_a_sum_batch_statistics_have_a_limit() -> None:
+    assert false_sum(299, histogram(1, 1, 1, 1), name="mean") == ""
+    assert "statistics" in false_sum(301, histogram(1, 1, 1, 1), name="mean")
+
+
+def test_models_that_nobody_holds_are_not_compared_in_a_sum() -> None:
+    """Rounding of fixed-point numbers, divided by no weight at all, would look like a long update."""
+    w, sums = {"a": torch.ones(2, 1)}, {"a": torch.tensor([[4.0], [1e-10]])}
+    found = weighted_contribution(w, sums, torch.tensor([4.0, 0.0]), torch.tensor(4.0))
+    assert audit.false_sum(found, histogram(1, 1, 1, 1), 4, ("a",)) == ""
+
+
+def one_upload(algorithm: Algorithm, upload: Upload, w: dict[str, torch.Tensor], others: int = 3) -> dict[int, str]:
+    """What is said if the others send an honest upload that changes nothing, and agent 9 sends this."""
+    weight = torch.eye(len(next(iter(w.values()))))[0]
+    honest = Upload({"theta": scale(w, weight), "agents": weight}, {})
+    uploads = {**dict.fromkeys(range(others), honest), 9: upload}
+    return audit.suspects(algorithm, uploads, lambda e: {"w": w}, dict.fromkeys(uploads, 1), ("a",))
+
+
+def test_a_long_model_with_a_tiny_weight_is_a_long_update() -> None:
+    """Of a cluster that nobody else holds, the server divides by that weight alone."""
+    w = {"a": torch.ones(2, 1)}
+
+    def upload(second: float, weight: float) -> Upload:
+        return Upload({"theta": {"a": torch.tensor([[1.0], [second]])}, "agents": torch.tensor([1.0, weight])}, {})
+
+    assert one_upload(ff.IFCA(M=2), upload(1e-19, 1e-19), w) == {}
+    assert list(one_upload(ff.IFCA(M=2), upload(0.05, 1e-19), w)) == [9]
+    assert list(one_upload(ff.IFCA(M=2), upload(0.05, 0.0), w)) == [9]
+    assert list(one_upload(ff.IFCA(M=2), upload(0.0, -1e-3), w)) == [9]
+
+
+def test_a_negative_variance_is_refused() -> None:
+    w = {"a": torch.ones(1, 1), "bn.running_var": torch.ones(1, 1)}
+
+    def upload(variance: float) -> Upload:
+        theta = {"a": torch.ones(1, 1), "bn.running_var": torch.tensor([[variance]])}
+        return Upload({"theta": theta, "agents": torch.ones(1)}, {})
+
+    assert one_upload(ff.IFCA(M=1), upload(0.99), w) == {}
+    assert "variance" in one_upload(ff.IFCA(M=1), upload(-0.5), w)[9]
+    assert checkpoint.problem("server/w/bn.running_var", torch.tensor([-0.1])) is not None
+
+
+def test_of_two_agents_the_one_that_trains_is_not_refused_because_the_other_does_not() -> None:
+    w = {"a": torch.ones(1, 1)}
+
+    def upload(value: float) -> Upload:
+        return Upload({"theta": {"a": torch.tensor([[value]])}, "agents": torch.ones(1)}, {})
+
+    assert one_upload(ff.IFCA(M=1), upload(20.0), w, others=1) == {}
+    assert list(one_upload(ff.IFCA(M=1), upload(32.0), w, others=1)) == [9]
+
+
+def test_qffl_divides_by_no_hidden_weight() -> None:
+    def no_weight(upload: Upload) -> Upload:
+        return Upload({"Delta": tree_map(lambda v: v + 1e3, upload.add["Delta"]), "h": 0 * upload.add["h"]}, {})
+
+    engine, _ = train(ff.QFFL(), no_weight, (2,))
+    assert engine.refused == {2: T}
+
+
+def test_votes_and_lengths_cannot_exceed_the_labels() -> None:
+    def every_length(upload: Upload) -> Upload:
+        return Upload({**upload.add, "lengths": torch.ones_like(upload.add["lengths"])}, upload.each)
+
+    def votes(upload: Upload) -> Upload:
+        return Upload({**upload.add, "agree": 1 + upload.add["agree"]}, upload.each)
+
+    engine, _ = train(ff.Focus(M=2, robust="clip"), every_length, (2,))
+    assert engine.refused == {2: T}
+    engine, _ = train(ff.Focus(), votes, (2,))
+    assert engine.refused == {2: T}
+
+
+@pytest.mark.parametrize(
+    "algorithm", [ff.FedAvg(), ff.Focus(M=2, warmup=2), ff.CFL(), ff.FeSEM(M=2), ff.CGSV()], ids=repr
+)
+def test_honest_batch_norm_passes(algorithm: Algorithm) -> None:
+    def network() -> torch.nn.Module:
+        layers = torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 3)
+        return torch.nn.Sequential(*layers)
+
+    setup = Setup.of(algorithm, federation(), T, network, engine="serial", train=TRAIN)
+    engine = LyingAgents(setup.task, setup.fed, setup.settings.local, T, 0, lie=lambda u: u, liars=())
+    *_, _ = run(setup.on(engine))
+    assert engine.refused == {}
 
 
 def test_a_histogram_counts_each_agent_once() -> None:

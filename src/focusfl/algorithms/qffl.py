@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from focusfl.core import (
@@ -26,6 +25,7 @@ from focusfl.core import (
     separate_statistics,
     vector,
 )
+from focusfl.core.stacks import MIN_WEIGHT
 from focusfl.util.errors import InputError, require, require_choice
 
 
@@ -74,7 +74,7 @@ class QFFL(Algorithm):
 
     def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
         h = upload.add["h"].reshape(1)  # depends on F_e, which only the agent knows
-        return Contribution(server["w"], scale(upload.add["Delta"], torch.where(h > 0, 1 / h, 0)), weight=h)
+        return Contribution(server["w"], scale(upload.add["Delta"], 1 / h.clamp_min(MIN_WEIGHT)), weight=h)
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return h(server["w"])[0]

@@ -143,7 +143,7 @@ class Contribution(NamedTuple):
 
     Attributes:
         w: The models before.
-        change: The mean over the weights of how it changes them, sum_m weight_m (theta_m - w_m) / sum_m weight_m.
+        change: How it changes them: theta_m - w_m, or the weighted mean of that over the agents of a sum.
         weight: The weights that it claims, [m]; None if the method averages without weights.
         total: What honest weights add up to, [], or what each of them is, [m]; None if the server cannot know.
         shares: Other numbers that lie between 0 and 1 for each agent, by name.

@@ -62,9 +62,9 @@ def weighted_contribution(w: Models, sums: Models, weight: Tensor, total: Tensor
         >>> weighted_contribution(w, sums, n, total=n.sum()).change
         {'a': tensor([[2.]], dtype=torch.float64)}
     """
-    by = double(weight).sum().clamp_min(MIN_WEIGHT)
-    change = {k: (double(sums[k]) - double(broadcast(weight, v) * v)) / by for k, v in w.items()}
-    return Contribution(w, change, weight, total)
+    by = double(weight)
+    moved = {k: double(sums[k]) - broadcast(by, v) * double(v) for k, v in w.items()}
+    return Contribution(w, scale(moved, 1 / by.clamp_min(MIN_WEIGHT)), weight, total)
 
 
 def mixture(pi: Tensor, w: Models, h: Predictor, drop: float = 1e-4) -> Tensor:

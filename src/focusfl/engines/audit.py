@@ -7,9 +7,11 @@ weights   must be at least 0 and add up to what the server knows: 1 per agent, o
 shares    lie between 0 and 1.
 sizes     An update may be longer than the median of the round, even many times, but not without limit: one number
           of 1e30 would end the run. An update that is short compared with the model is never too long.
+variances are not negative: batch norm would turn one into NaN at every agent.
 
 If the server sees only a sum, the same checks apply to the sum; they show that an agent lied but not which one.
-Agents then add a histogram of the size of their update, whose sum has the median.
+Agents then add a histogram of the size of their update, whose sum has the median. An agent can falsify it by
+subtracting others' counts, so that the mean update also has a limit relative to the model.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from focusfl.core import Algorithm, Contribution, State, Upload, one_hot
+from focusfl.core import Algorithm, Contribution, State, Upload, one_hot, scale
+from focusfl.core.stacks import MIN_WEIGHT
 from focusfl.core.tree import flatten
 
 TOLERANCE = 0.01  # of weights, relative to their total: above rounding, and too little to do harm
-MAX_RELATIVE_SIZE = 30.0  # of an update, relative to the median of the round; of honest agents at most 11 was seen
-SHORT_UPDATE = 1e-3  # relative to the length of the model: smaller medians count as this
+SHARE_NOISE, SUM_NOISE = 1e-5, 1e-6  # rounding below 0, per agent: of shares, of weights in a secure sum
+MAX_RELATIVE_SIZE = 30.0  # of an update, relative to the median of the round; of honest agents at most 14 was seen
+SHORT = 1e-3  # relative to the length of the model: smaller medians count as this (of two agents: as the length)
 SMALL_OTHERS = 1.0  # of losses and the like: smaller medians count as this
 BINS, LOG2_MIN = 128, -64  # the histogram of sizes goes from 2^-64 to 2^64, with one bin per doubling
 
@@ -55,10 +59,11 @@ def suspects(
             found[e] = lie
         else:
             size[e], least = sizes(claims, trainable), smallest_medians(claims, trainable)
+    few = 1 / SHORT if len(size) < 3 else 1.0  # two agents have no majority: only the model's length counts
     for name in least:
-        middle = max(_lower_median([size[e][name] for e in size]), least[name])
+        middle = max(_lower_median([size[e][name] for e in size]), few * least[name])
         for e in size:
-            if len(size) > 1 and size[e][name] > MAX_RELATIVE_SIZE * middle > 0:
+            if size[e][name] > MAX_RELATIVE_SIZE * middle > 0:
                 found.setdefault(e, f"its {name} is {size[e][name] / middle:.3g} times {_TYPICAL}")
     return found
 
@@ -67,22 +72,27 @@ _TYPICAL = f"as large as is usual in this round (at most {MAX_RELATIVE_SIZE:g} t
 
 
 def false_claim(claims: Contribution, agents: int = 1) -> str:
-    """Return what is impossible about the weights and shares of an upload or of a sum; "" if nothing is."""
+    """Return what is impossible about an upload or a sum, whatever the others send; "" if nothing is."""
+    noise = 0.0 if agents == 1 else SUM_NOISE * agents
     if claims.weight is not None:
         weight = claims.weight.double()
         total = weight.sum() if claims.total is None else claims.total.double()
-        slack = TOLERANCE * total.sum().abs()
-        if (weight < -slack).any() or not torch.isfinite(weight).all():
+        if (weight < -noise * total.sum()).any() or not torch.isfinite(weight).all():
             return f"it claims a weight of {_number(weight.min())}"
         claimed = weight.sum() if total.dim() == 0 else weight
-        if ((claimed - total).abs() > slack).any():
+        if ((claimed - total).abs() > TOLERANCE * total.sum()).any():
             at = (claimed - total).abs().argmax()
             claim, true = claimed.flatten()[at], total.flatten()[at]
             return f"it claims a weight of {_number(claim)} where it has {_number(true)}"
     for name, share in claims.shares.items():
-        if not ((share >= -TOLERANCE * agents) & (share <= (1 + TOLERANCE) * agents)).all():
+        if not ((share >= -SHARE_NOISE * agents) & (share <= (1 + TOLERANCE) * agents)).all():
             worst = share.flatten()[(share - agents / 2).abs().argmax()]
             return f"its {name} is {_number(worst)}, not between 0 and {agents}"
+    for name, moved in claims.change.items():
+        if name.endswith("running_var") and name in claims.w:
+            least = (claims.w[name].double() + moved).min()
+            if least < -TOLERANCE * float(claims.w[name].max()):
+                return f"its {name}, a variance, is {_number(least)}"
     return ""
 
 
@@ -95,16 +105,18 @@ def sizes(claims: Contribution, trainable: tuple[str, ...]) -> dict[str, float]:
 
 def smallest_medians(claims: Contribution, trainable: tuple[str, ...]) -> dict[str, float]:
     """Return the size that smaller medians count as, for each part that `sizes` names."""
-    update, statistics = (SHORT_UPDATE * length for length in _lengths(claims.w, trainable))
+    update, statistics = (SHORT * length for length in _lengths(claims.w, trainable))
     return {"update": update, "batch statistics": statistics, **dict.fromkeys(claims.others, SMALL_OTHERS)}
 
 
 def _lengths(models: Mapping[str, Tensor], trainable: tuple[str, ...]) -> tuple[float, float]:
-    """Return the lengths of a stack: of its trainable tensors, and of the others."""
-    squares = {k: float(v.double().square().sum()) for k, v in models.items()}
-    total = sum(squares.values())
-    trained = sum(square for k, square in squares.items() if k in trainable)
-    return math.sqrt(trained), math.sqrt(total - trained)
+    """Return the length of the longest model of a stack: of its trainable tensors, and of the others."""
+    totals = [torch.zeros(1, dtype=torch.double), torch.zeros(1, dtype=torch.double)]
+    for name, v in models.items():
+        at = 0 if name in trainable else 1
+        totals[at] = totals[at] + v.cpu().double().square().reshape(len(v), -1).sum(1)
+    update, statistics = (math.sqrt(float(total.max())) for total in totals)
+    return update, statistics
 
 
 def _largest(value: Tensor | State) -> float:
@@ -139,11 +151,26 @@ def false_sum(claims: Contribution, histogram: Tensor, agents: int, trainable: t
         agents: The number of agents.
         trainable: Names of the tensors that training changes.
     """
+    claims = _without_unheld(claims)
     if lie := false_claim(claims, agents):
         return lie
-    if (histogram < -0.5).any() or abs(float(histogram.sum()) - agents) > 0.5:
-        return f"its histogram of sizes counts {float(histogram.sum()):.4g} agents of {agents}"
-    middle = int((histogram.cumsum(0) >= agents / 2 - 0.25).long().argmax())
-    size, least = sizes(claims, trainable)["update"], smallest_medians(claims, trainable)["update"]
-    limit = MAX_RELATIVE_SIZE * max(2.0 ** (middle + 1 + LOG2_MIN), least)
-    return f"its update is {size / limit * MAX_RELATIVE_SIZE:.3g} times {_TYPICAL}" if size > limit > 0 else ""
+    counts = histogram.double()
+    whole = (counts - counts.round()).abs().max() < 1e-3
+    if not whole or (counts.round() < 0).any() or int(counts.round().sum()) != agents:
+        return f"its histogram of sizes does not count {agents} agents"
+    middle = int((counts.cumsum(0) >= agents / 2 - 0.25).long().argmax())
+    size, least = sizes(claims, trainable), smallest_medians(claims, trainable)
+    for name in ("update", "batch statistics"):
+        cap = max(least[name] / SHORT, 1.0)  # whatever the histogram says
+        usual = min(max(2.0 ** (middle + 1 + LOG2_MIN), least[name]), cap) if name == "update" else cap
+        if size[name] > MAX_RELATIVE_SIZE * usual:
+            return f"its {name} is {size[name] / usual:.3g} times {_TYPICAL}"
+    return ""
+
+
+def _without_unheld(claims: Contribution) -> Contribution:
+    """Return the contribution without the models that no agent of the sum holds: they stay as they were."""
+    if claims.weight is None:
+        return claims
+    held = claims.weight > MIN_WEIGHT  # [m], or [1] for all
+    return claims._replace(change=scale(claims.change, held.double()))

@@ -128,6 +128,8 @@ def problem(name: str, v: Tensor) -> str | None:
         return "is NaN or infinite"
     if name.startswith("server/") and max(-least, largest) > LARGEST:
         return f"is larger than {LARGEST:g}"
+    if name.startswith("server/") and name.endswith("running_var") and least < 0:
+        return "is negative, but a variance is not"
     return None
 
 

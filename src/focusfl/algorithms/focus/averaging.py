@@ -110,8 +110,10 @@ class Clip(Mean):
         return {**super().aggregate(server, add, each, in_use), "clip": {"bound": bound}}
 
     def contribution(self, server: State, upload: Upload, total: Tensor, agents: int) -> Contribution:
-        lengths = upload.add["lengths"] * (agents / total)  # a share of the agent's weight in each bin
-        return super().contribution(server, upload, total, agents)._replace(shares={"lengths": lengths})
+        lengths, weight = upload.add["lengths"], upload.add["pi"]  # a cluster's weight is in one bin, or in none
+        shares = {"lengths": lengths, "weight - lengths": weight - lengths.sum(1)}
+        shares = {k: v * (agents / total) for k, v in shares.items()}
+        return super().contribution(server, upload, total, agents)._replace(shares=shares)
 
     def shorten(self, w: Models, theta: Models, bound: Tensor, trainable: tuple[str, ...]) -> tuple[Models, Tensor]:
         """Return theta with updates no longer than bound_m, and their original lengths, [m].

@@ -80,8 +80,10 @@ class AutoSplit(Split):
         return Upload(add=votes, each=super().upload(server, state, pi, losses, theta, agent).each)
 
     def contribution(self, averaged: Contribution, upload: Upload) -> Contribution:
-        votes = {k: upload.add[k] for k in ("held", "voters", "agree")}
-        return super().contribution(averaged, upload)._replace(shares={**averaged.shares, **votes})
+        held, voters, agree = (upload.add[k] for k in ("held", "voters", "agree"))
+        votes = {"held": held, "held - voters": held - voters, "voters - agree": voters.unsqueeze(1) - agree}
+        shares = {**averaged.shares, **votes, "voters": voters, "agree": agree}
+        return super().contribution(averaged, upload)._replace(shares=shares)
 
     def aggregate(self, server: State, averaged: State, add: State, each: State, cohort: Tensor) -> State:
         """After the split, count the votes; then drop an empty cluster, or merge the two that agree most."""

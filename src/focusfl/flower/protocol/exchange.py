@@ -169,7 +169,7 @@ class Exchange:
                 dropped[e] = reply
             elif "lost" in reply.config_records:
                 dropped[e] = "it has lost its state and will be enrolled again"
-                self.roster.nodes.pop(e, None)
+                self.roster.forget(e)
             else:
                 contents[e] = reply
         return contents, dropped

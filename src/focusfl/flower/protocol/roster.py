@@ -69,6 +69,10 @@ class Roster:
                 return
             time.sleep(0.5)
 
+    def forget(self, e: int) -> None:
+        """Enroll this agent's node again next time."""
+        self.hellos.pop(self.nodes.pop(e, -1), None)
+
     def _enroll(self, new: set[int], t: int, first_state: State, begin: bool, timeout: float) -> None:
         """Send new nodes the first state, and register which agents they are."""
         state = to_arrays(first_state)
