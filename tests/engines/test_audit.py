@@ -251,7 +251,9 @@ def test_a_negative_variance_is_refused() -> None:
         return Upload({"theta": theta, "agents": torch.ones(1)}, {})
 
     assert one_upload(ff.IFCA(M=1), upload(0.99), w) == {}
+    assert one_upload(ff.IFCA(M=1), upload(0.97), w) == {}
     assert "variance" in one_upload(ff.IFCA(M=1), upload(-0.5), w)[9]
+    assert "variance" in one_upload(ff.IFCA(M=1), upload(-1e-5), w)[9]
     assert checkpoint.problem("server/w/bn.running_var", torch.tensor([-0.1])) is not None
 
 

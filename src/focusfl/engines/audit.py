@@ -1,13 +1,13 @@
 """Checks of what agents claim: an upload that no honest agent could send is refused, by name.
 
-A server cannot see whether a model was trained on real data. It can see three kinds of lies:
+A server cannot see whether a model was trained on real data. It can see these lies:
 
-weights   must be at least 0 and add up to what the server knows: 1 per agent, or the number of examples that the
-          agent enrolled with. Without this check one agent can claim the weight of all.
-shares    lie between 0 and 1.
-sizes     An update may be longer than the median of the round, even many times, but not without limit: one number
-          of 1e30 would end the run. An update that is short compared with the model is never too long.
-variances are not negative: batch norm would turn one into NaN at every agent.
+weights    must be at least 0 and add up to what the server knows: 1 per agent, or the number of examples that the
+           agent enrolled with. Without this check one agent can claim the weight of all.
+shares     lie between 0 and 1.
+sizes      An update may be longer than the median of the round, even many times, but not without limit: one number
+           of 1e30 would end the run. An update that is short compared with the model is never too long.
+variances  are not negative: batch norm would turn one into NaN at every agent.
 
 If the server sees only a sum, the same checks apply to the sum; they show that an agent lied but not which one.
 Agents then add a histogram of the size of their update, whose sum has the median. An agent can falsify it by
@@ -28,6 +28,7 @@ from focusfl.core.tree import flatten
 
 TOLERANCE = 0.01  # of weights, relative to their total: above rounding, and too little to do harm
 SHARE_NOISE, SUM_NOISE = 1e-5, 1e-6  # rounding below 0, per agent: of shares, of weights in a secure sum
+VARIANCE_NOISE = 1e-6  # rounding below 0 of a variance; batch norm adds 1e-5 to it
 MAX_RELATIVE_SIZE = 30.0  # of an update, relative to the median of the round; of honest agents at most 14 was seen
 SHORT = 1e-3  # relative to the length of the model: smaller medians count as this (of two agents: as the length)
 SMALL_OTHERS = 1.0  # of losses and the like: smaller medians count as this
@@ -91,7 +92,7 @@ def false_claim(claims: Contribution, agents: int = 1) -> str:
     for name, moved in claims.change.items():
         if name.endswith("running_var") and name in claims.w:
             least = (claims.w[name].double() + moved).min()
-            if least < -TOLERANCE * float(claims.w[name].max()):
+            if least < -VARIANCE_NOISE * max(1.0, float(claims.w[name].max())):
                 return f"its {name}, a variance, is {_number(least)}"
     return ""
 
