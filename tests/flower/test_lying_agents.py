@@ -204,7 +204,7 @@ def test_two_to_the_sixty_added_to_a_masked_upload_is_noticed() -> None:
         if call[:2] == ("train.masked", LIAR):
             masked = {k: array.numpy().copy() for k, array in reply.content["masked"].items()}
             name = next(k for k in masked if k.startswith("theta"))
-            masked[name].reshape(-1)[0] += np.uint64(2**60)
+            masked[name].reshape(-1)[:1] += np.uint64(2**60)  # mod 2^64, as masks are
             reply.content["masked"] = ArrayRecord(OrderedDict((k, Array(v)) for k, v in masked.items()))
 
     hall.after = add
