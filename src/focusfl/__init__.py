@@ -37,8 +37,11 @@ if TYPE_CHECKING:
     from focusfl.core.train import Train
     from focusfl.data import Federation
     from focusfl.fairness import intervals, metrics
+    from focusfl.run.callbacks import Callback
     from focusfl.run.fit import fit
     from focusfl.run.result import Result
+    from focusfl.run.saved.store import load
+    from focusfl.run.saved.trained import TrainedModel
     from focusfl.run.settings import Settings
     from focusfl.util.errors import InputError
 
@@ -61,25 +64,31 @@ __all__ = [  # noqa: RUF022
     "Focus",
     "HardCluster",
     "Local",
+    "Callback",
     "Federation",
     "InputError",
     "Result",
     "Settings",
     "Train",
+    "TrainedModel",
     "data",
     "fit",
     "intervals",
+    "load",
     "metrics",
     "models",
 ]
 
 _MODULES = {  # every other name is an algorithm
+    "Callback": "focusfl.run.callbacks",
     "Federation": "focusfl.data",
     "InputError": "focusfl.util.errors",
     "Result": "focusfl.run.result",
     "Settings": "focusfl.run.settings",
     "Train": "focusfl.core.train",
+    "TrainedModel": "focusfl.run.saved.trained",
     "fit": "focusfl.run.fit",
+    "load": "focusfl.run.saved.store",
 }
 
 

@@ -226,8 +226,10 @@ def test_fedavg_uploads_sums_only(ragged):
     [
         ({"momentum": 0.9}, partial(torch.optim.SGD, momentum=0.9)),
         ({"optimiser": "adamw"}, torch.optim.AdamW),
+        ({"optimiser": "adam"}, torch.optim.Adam),
+        ({"optimiser": "rmsprop"}, torch.optim.RMSprop),
     ],
-    ids=["sgd", "adamw"],
+    ids=["sgd", "adamw", "adam", "rmsprop"],
 )
 def test_local_equals_the_optimisers_of_torch(ragged, engine, train, optimiser):
     options = ff.Train(lr=0.05, steps=3, weight_decay=0.01, **train)

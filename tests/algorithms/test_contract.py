@@ -21,6 +21,7 @@ from focusfl.models.task import Task
 from focusfl.run.loop import run
 from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError, Interrupted
+from focusfl.util.plugins import load_object
 
 METHODS = {name: kind() for name, kind in ALGORITHMS.items()}
 METHODS["focus, tied"] = ff.Focus(M=2, init="tied")
@@ -28,6 +29,7 @@ METHODS["focus, split"] = ff.Focus(M=2, init="split", warmup=2)
 METHODS["focus, auto"] = ff.Focus(M="auto", init="split", forget=0.9)
 METHODS["cgsv, keep"] = ff.CGSV(Gamma=0.1, keep=True)  # with 0.5 it does not settle, and rounding errors grow
 METHODS["hardcluster"] = ff.algorithms.HardCluster(M=2, clusters=(0, 0, 0, 1, 1))
+METHODS["own"] = load_object("helpers.own_method:FedMedian")(step=0.5)  # of a file of the user's own
 every_algorithm = pytest.mark.parametrize("algorithm", METHODS.values(), ids=METHODS)
 every_engine = pytest.mark.parametrize("engine", list(ENGINES))
 TRAIN = ff.Train(lr=0.1, steps=5, batch=8, momentum=0.5, weight_decay=0.001)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,8 +21,9 @@ from helpers.deploy import ENV, Ports, free_ports, running, serving, skip_withou
 from safetensors.torch import load_file
 
 import focusfl as ff
-from focusfl.core.tree import flatten
+from focusfl.core.tree import flatten, take
 from focusfl.deploy import registry, setup
+from focusfl.engines.one_agent import predictor
 from focusfl.run.loop import run
 from focusfl.run.setup import Setup
 
@@ -148,6 +151,9 @@ def test_a_run_that_was_killed_and_resumed_equals_the_serial_engine(site: Site) 
     focusfl("report", str(out))
     text = (out / "report.md").read_text()
     assert "3 rounds" in text and "3 agents" in text
+    for e in range(AGENTS):  # as they are now: later runs replace them
+        shutil.copytree(site.folder / f"nodes/agent-{e}/keep/model", site.folder / f"kept-{e}")
+    shutil.copytree(out / "runs/focus-seed0/model", site.folder / "kept-server")
 
 
 @pytest.mark.skipif(not os.environ.get("FOCUSFL_LONG_TESTS"), reason="a minute of its own: FOCUSFL_LONG_TESTS=1")
@@ -188,3 +194,27 @@ def kill_tree(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     for child in children:
         kill_tree(int(child))
+
+
+def test_nodes_predict_from_their_own_folders_when_the_server_has_stopped(site: Site) -> None:
+    """The first test's run left a predictor at each node; it gives what a run in one process predicts."""
+    site.stack.close()
+    for pid in server_apps(site):  # of the run before, which waits for its SuperLink
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", site.ports.superlink))
+    fed, wanted = federation(), serial(ROUNDS)
+    made = Setup.of(ff.Focus(M=2), fed, ROUNDS, train=TRAIN, engine="serial")
+    for e in range(AGENTS):
+        x, out = fed.test(e).x, site.folder / f"predictions-{e}.csv"
+        np.savez(site.folder / f"new-{e}.npz", x=x)
+        focusfl("predict", str(site.folder / f"kept-{e}"), str(site.folder / f"new-{e}.npz"), "--out", str(out))
+        rows = [line.split(",")[1:] for line in out.read_text().splitlines()[1:]]
+        view, state = made.algorithm.downlink(wanted.server, torch.tensor(e)), take(wanted.states, e)
+        expected = made.algorithm.predict(view, state, predictor(made.task, x))
+        torch.testing.assert_close(
+            torch.tensor([[float(v) for v in row] for row in rows]), expected, rtol=0, atol=2e-5
+        )
+    turned = fed.train(AGENTS - 1)
+    newcomer = ff.load(site.folder / "kept-server").assign(*turned)
+    assert float(newcomer.pi.sum()) == pytest.approx(1) and newcomer.predict(x).shape == (len(x), 10)

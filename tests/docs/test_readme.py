@@ -1,6 +1,11 @@
 """The Python on the pages runs as it stands, and every link leads somewhere."""
 
+import csv
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +32,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_the_python_of_the_readme_runs(capsys):
-    blocks = python_blocks("README.md")
+    blocks = python_blocks("README.md")[1:]  # the first makes csv files
     assert len(blocks) == 2
     names: dict[str, object] = {}
     exec(blocks[0], names)
@@ -36,6 +41,40 @@ def test_the_python_of_the_readme_runs(capsys):
     exec(blocks[1], names)
     assert names["result"].clusters.tolist() in ([0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 0, 0])
     assert names["newcomer"].pi.argmax() == names["result"].clusters[5]
+
+
+@pytest.mark.slow
+def test_the_readme_leads_from_csv_files_to_the_predictions_it_shows(tmp_path):
+    section = (
+        (ROOT / "README.md").read_text().partition("## From csv files to predictions")[2].partition("\n## ")[0]
+    )
+    (made,), (commands,) = (re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("python", "sh"))
+    shown = re.search(r"```\n(id,.*?)```", section, re.DOTALL)[1]
+    subprocess.run([sys.executable, "-c", made], cwd=tmp_path, check=True)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for command in commands.splitlines():
+        done = subprocess.run(
+            shlex.split(command), cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    assert len(commands.splitlines()) == 3
+    rows, wanted = (
+        list(csv.DictReader(t.splitlines())) for t in ((tmp_path / "predictions.csv").read_text(), shown)
+    )
+    assert [row["id"] for row in rows] == [row["id"] for row in wanted] == ["7", "8"]
+    for row, other in zip(rows, wanted, strict=True):
+        assert row["prediction"] == other["prediction"]
+        assert float(row["p_ill"]) == pytest.approx(float(other["p_ill"]), abs=1e-3)
+
+
+@pytest.mark.slow
+def test_the_python_of_the_page_on_models_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in python_blocks("docs/models.md"):
+        exec(block, names)
+    assert names["p"].shape == (len(names["y"]), 10) and (tmp_path / "gams" / "model.json").exists()
+    assert names["result"].history["round"] == list(range(1, names["result"].rounds + 1))
 
 
 def test_every_link_in_the_docs_leads_somewhere():

@@ -67,11 +67,21 @@ def test_nodes_with_data_of_their_own_need_a_network_and_a_number_of_agents() ->
         ({"data.nmae": "x"}, "data.name: options of the data are set"),
         ({"labels": "a,b,c"}, "classes = 2"),
         ({"resume": True}, "resume = true: set out"),
+        ({"algorithm": "fedavgg"}, "did you mean 'fedavg'"),
     ],
 )
 def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         RunConfig({**OWN, **change}).deployment()
+
+
+@pytest.mark.parametrize("key", ["algorithm", "data.name", "model", "this:function.option"])
+def test_a_run_configuration_cannot_make_a_node_import_a_module(key: str) -> None:
+    import sys
+
+    with pytest.raises(InputError):
+        RunConfig({**OWN, key: "this:function"}).deployment()
+    assert "this" not in sys.modules
 
 
 def test_what_is_set_on_the_command_line_is_what_the_app_gets(tmp_path: Path) -> None:
@@ -97,7 +107,7 @@ def test_a_model_by_name() -> None:
 def test_own_data_as_words_are_numbered_by_the_runs_list(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("a,b,label\n" + "".join(f"{i},{-i},{'well' if i % 2 else 'ill'}\n" for i in range(10)))
-    training, testing, _ = read_node_data(path, ("well", "ill"), test=0.3)
+    training, testing, *_ = read_node_data(path, ("well", "ill"), test=0.3)
     assert len(training.y) == 7 and len(testing.y) == 3
     for x, y in (training, testing):
         assert torch.equal(y, (x[:, 0] % 2 == 0).long())  # "ill", the even ones, is class 1 of ("well", "ill")
@@ -112,7 +122,7 @@ def test_own_data_as_words_are_numbered_by_the_runs_list(tmp_path: Path) -> None
 def test_own_data_brings_its_test_data_along(tmp_path: Path) -> None:
     x, y = np.eye(4, dtype="float32"), np.array([0, 1, 0, 1])
     np.savez(tmp_path / "data.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
-    training, testing, columns = read_node_data(tmp_path)
+    training, testing, columns, _ = read_node_data(tmp_path)
     assert training.y.tolist() == [0, 1, 0, 1] and testing.x.shape == (2, 4) and columns == ""
 
 

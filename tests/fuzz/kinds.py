@@ -30,7 +30,7 @@ from focusfl.core.train import Train
 from focusfl.data import DATA
 from focusfl.run.experiment import SETTINGS
 
-from . import damage, sound
+from . import damage, saved, sound
 from .harness import Ended, Fault, focusfl, guarded, half_written
 
 Kind = Callable[[Random, Path], list[Fault]]
@@ -543,6 +543,10 @@ def best_losses(rng: Random, folder: Path) -> list[Fault]:
     if ended.code == 0 and sound.rows(out) != sound.rows(sound.finished().folder):
         faults.append(Fault("silent change", f"{path.suffix} of {path.parent.name}: other results"))
     return faults
+
+
+kind(saved.damaged_model)
+kind(saved.forged_model)
 
 
 def case(name: str, seed: int, number: int, folder: Path) -> list[Fault]:

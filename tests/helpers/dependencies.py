@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-USER_EXTRAS = ("images", "tables", "text", "flower")
+USER_EXTRAS = ("images", "tables", "text", "export", "plot", "tracking", "notebook", "flower")
 
 
 def pyproject() -> dict[str, Any]:

@@ -28,7 +28,9 @@ class FakeIdentity:
 class Hall:
     """Nodes in this process: Flower's Grid with nothing in between."""
 
-    def __init__(self, algorithm: Algorithm, keep: Path | None = None, secure: bool = False) -> None:
+    def __init__(
+        self, algorithm: Algorithm, keep: Path | None = None, secure: bool = False, **options: Any
+    ) -> None:
         fed = people(SIZES)
 
         self.loads: list[int] = []  # the agents whose job was made
@@ -36,7 +38,8 @@ class Hall:
         def job(context: Context) -> Job:
             e = number(context)
             self.loads.append(e)
-            return Job(algorithm, model, Settings(train=TRAIN, secure=secure), fed.train(e), fed.test(e), 3)
+            settings = Settings(train=TRAIN, secure=secure, **options)
+            return Job(algorithm, model, settings, fed.train(e), fed.test(e), 3)
 
         self.app, self.keep, self.calls = client(job), keep, list[Call]()
         self.here = set(range(100, 104))

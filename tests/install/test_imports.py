@@ -17,6 +17,8 @@ from focusfl.data.store.convert import _EXTRA
 
 TOPS = ("src", "tests", "tools", "benchmarks", "examples")
 NEEDS_FLOWER = ("src/focusfl/flower/", "src/focusfl/deploy/", "examples/")
+NEEDS_PLOT = ("src/focusfl/report/plot.py", "src/focusfl/report/comparison.py", "src/focusfl/run/result.py")
+NEEDS_TRACKING = ("src/focusfl/run/tracking/",)
 IMPORTERS = {"import_module", "find_spec", "importorskip", "optional_library", "library", "_package"}
 NOT_IMPORTED = {
     "pytest-xdist": "make test: pytest -n",
@@ -91,7 +93,8 @@ def allowed(one: Import) -> set[str]:
         return set(required("dev"))
     if one.by_name:  # where a package is missing, focusfl says which extra brings it
         return set(required(*USER_EXTRAS))
-    return set(required("flower") if one.path.startswith(NEEDS_FLOWER) else required())
+    extras = {"flower": NEEDS_FLOWER, "plot": NEEDS_PLOT, "tracking": NEEDS_TRACKING}
+    return set(required(*(extra for extra, paths in extras.items() if one.path.startswith(paths))))
 
 
 @pytest.mark.parametrize("top", TOPS)

@@ -86,7 +86,7 @@ def test_an_impossible_round_number_is_refused_without_a_digest(t, ragged, done)
 def test_a_checkpoint_of_an_earlier_version_is_resumed_and_said_to_be_unchecked(ragged, done, capsys):
     whole = load(ragged, done)[1]["w"]
     without_digest(done / checkpoint.NAME)
-    t, server, _ = load(ragged, done)
+    t, server, *_ = load(ragged, done)
     assert t == 4 and all(torch.equal(server["w"][k], v) for k, v in whole.items())
     said = capsys.readouterr().err
     assert checkpoint.NAME in said and "digest" in said and len(said.splitlines()) == 1

@@ -29,10 +29,16 @@ VALUES = {  # of every option, one that is not its default
     "minimum": 2,
     "timeout": 9.0,
     "wait": 1.0,
+    "loss": "huber",
+    "metrics": ("mae", "r2"),
+    "validation": 0.25,
+    "patience": 2,
 }
 ON_FLOWER = {"rounds", "train", "seed", "fraction", "bayes", "eval_every", "secure", "minimum", "timeout", "wait"}
+ON_FLOWER |= {"loss", "metrics"}
 OPTIONS = [f.name for f in dataclasses.fields(ff.Settings) if f.init]
 PLAIN = {"data": "synthetic", "algorithms": ["fedavg"]}
+NEEDED = {"patience": {"validation": 0.2}}  # what an option cannot do without
 each_option = pytest.mark.parametrize("name", OPTIONS)
 
 
@@ -42,21 +48,21 @@ def test_every_option_has_a_value_here_that_is_not_its_default():
 
 
 @pytest.fixture
-def settings_of_fit(monkeypatch, ragged):
+def settings_of_fit(monkeypatch):
     """Calls ff.fit, without training; gives the settings of its run."""
     monkeypatch.setattr(fit_module, "train_and_judge", lambda setup, *_, **__: setup)
 
     def call(**options):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on processors without bfloat16 support
-            return ff.fit(ff.FedAvg(), ragged, **options).settings
+            return ff.fit(ff.FedAvg(), ff.data.synthetic(), **options).settings
 
     return call
 
 
 @each_option
 def test_fit_takes_every_option_one_by_one_or_all_at_once(name, settings_of_fit):
-    options = {"rounds": 4, name: VALUES[name]}
+    options = {"rounds": 4, name: VALUES[name]} | NEEDED.get(name, {})
     assert getattr(settings_of_fit(**options), name) == VALUES[name]
     assert settings_of_fit(settings=ff.Settings(**options)) == settings_of_fit(**options)
 
@@ -76,8 +82,9 @@ def test_an_experiment_in_toml_takes_every_option(name):
         "joins": "joins = { 1 = 2 }",
         "leaves": "leaves = { 0 = 3 }",
         "secure": "secure = true",
+        "metrics": 'metrics = ["mae", "r2"]',
     }.get(name, f"{name} = {VALUES[name]!r}")
-    options = {"engine": "serial"} if name == "precision" else {}
+    options = {"engine": "serial"} if name == "precision" else NEEDED.get(name, {})
     experiment = Experiment.parse({"rounds": 4, **options, **PLAIN, **tomllib.loads(document)})
     setup = experiment.setups(experiment.seeds[0])["fedavg"]
     if name == "train":  # what the file does not name, the data set's recipe does
@@ -112,7 +119,8 @@ def test_a_run_configuration_of_flower_takes_its_options_and_refuses_the_others(
         assert (train.lr, train.steps) == (0.2, 2) != (default.local.lr, default.local.steps)
     else:
         key = {"bayes": "best"}.get(name, name.replace("_", "-"))
-        assert getattr(RunConfig(base | {key: VALUES[name]}).settings, name) == VALUES[name]
+        value = ",".join(VALUES[name]) if name == "metrics" else VALUES[name]
+        assert getattr(RunConfig(base | {key: value}).settings, name) == VALUES[name]
         if name not in ("rounds", "bayes"):  # the recipe's; and "agent": an agent's best loss can be computed there
             assert getattr(default, name) == getattr(ff.Settings(), name)
 

@@ -13,6 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from focusfl.core import Agent, Algorithm, Networks, Predictor, State, Upload
+from focusfl.util.errors import CannotRun
 
 
 @dataclass(frozen=True)
@@ -37,3 +38,6 @@ class Local(Algorithm):
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return h(state["w"])[0]
+
+    def assign(self, server: State, agent: Agent) -> tuple[State, State]:
+        raise CannotRun("Local shares no model, so there is none for a newcomer: let it train on its own")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from focusfl.cli import compare, data, deploy, flower, paper, report, study
+from focusfl.cli import compare, data, deploy, flower, model, paper, report, study, sweep
 from focusfl.util import interrupt
 from focusfl.util.errors import Diverged, InputError, Interrupted, SimulationFailed
 from focusfl.util.files import visible
@@ -22,6 +22,11 @@ app = typer.Typer(
 )
 app.command()(compare.run)
 app.command()(compare.compare)
+app.command()(sweep.sweep)
+app.command()(model.predict)
+app.command()(model.assign)
+app.command()(model.show)
+app.command()(model.export)
 app.command()(report.report)
 app.command()(paper.reproduce)
 app.command()(paper.theory)
@@ -72,7 +77,7 @@ def main() -> None:
 
 def _run() -> tuple[Any, str]:
     """Run the command; return the exit code, and a message for the user if it failed."""
-    hint = "Files written so far are complete. To resume, run it again (run and compare: with --resume)"
+    hint = "Files written so far are complete. To resume, run it again (run, compare and sweep: with --resume)"
     try:
         code = app(standalone_mode=False) or 0
         return code, "interrupted" if code == interrupt.EXIT_CODE else ""  # typer turns Ctrl-C into that code

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +15,28 @@ from focusfl.util.errors import InputError, Interrupted
 if TYPE_CHECKING:
     from focusfl.run.experiment import Experiment
 
+Data = Annotated[str, typer.Option(help="Name of the data set (see: focusfl list data), or my_module:my_function")]
+Algorithms = Annotated[
+    str,
+    typer.Option(
+        help="Comma-separated names, with options after a colon (qffl:q=0.1), my_module:MyMethod, or all; "
+        "see: focusfl list algorithms"
+    ),
+]
+Seeds = Annotated[str, typer.Option(help="Comma-separated seeds; every method runs once per seed")]
+Rounds = Annotated[int | None, typer.Option(help="Number of rounds (default: the data set's recipe)")]
+Engine = Annotated[str, typer.Option(help="auto, serial, vectorised or flower")]
 Set = Annotated[
     list[str], typer.Option("--set", help="Set an option: focus.M=2, train.lr=0.05, data.r=0.1; may be repeated")
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the results (default: a folder in runs/)")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume an unfinished experiment in that folder")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete the results in that folder and start over")]
+Models = Annotated[bool, typer.Option("--models/--no-models", help="Save the trained model of every run")]
+Track = Annotated[
+    list[str],
+    typer.Option("--track", help="Write every run for tensorboard, mlflow or wandb to OUT/tracking; repeatable"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print results.json instead of tables")]
 
 
@@ -28,82 +46,139 @@ def run(
     out: Out = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    models: Models = True,
+    track: Track = [],  # noqa: B006
     json: Json = False,
 ) -> None:
     """Run an experiment described in TOML."""
     from focusfl.run import experiment as experiments
 
     described = experiments.load(experiments.find(experiment), set_)
-    _run_and_show(described, out or Path("runs") / described.name, resume, overwrite, json)
+    _run_and_show(described, out or Path("runs") / described.name, resume, overwrite, models, track, json)
 
 
 def compare(
-    data: Annotated[str, typer.Option(help="Name of the data set (see: focusfl list data)")] = "rotated-digits",
-    algorithms: Annotated[
-        str,
-        typer.Option(
-            help="Comma-separated names, with options after a colon (qffl:q=0.1), or all; "
-            "see: focusfl list algorithms"
-        ),
-    ] = "focus,fedavg",
-    seeds: Annotated[str, typer.Option(help="Comma-separated seeds; every method runs once per seed")] = "0,1,2",
-    rounds: Annotated[int | None, typer.Option(help="Number of rounds (default: the data set's recipe)")] = None,
-    engine: Annotated[str, typer.Option(help="auto, serial, vectorised or flower")] = "auto",
+    data: Data = "rotated-digits",
+    algorithms: Algorithms = "focus,fedavg",
+    seeds: Seeds = "0,1,2",
+    rounds: Rounds = None,
+    engine: Engine = "auto",
     set_: Set = [],  # noqa: B006
     out: Out = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    models: Models = True,
+    track: Track = [],  # noqa: B006
     json: Json = False,
 ) -> None:
     """Compare methods on one data set. Shows tables and writes results.json."""
-    import re
-
-    from focusfl.run import identity
     from focusfl.run.experiment import Experiment, apply_changes
 
-    names = [name.strip() for name in re.split(r",(?![^\[]*\])", algorithms) if name.strip()]  # not within [...]
+    raw = described(data, algorithms, seeds, rounds, engine)
+    experiment = Experiment.parse(apply_changes(raw, set_))
+    try:
+        text = experiment.model_dump_json()
+    except ValueError:  # a path that is not UTF-8
+        text = ascii(experiment.model_dump())
+    _run_and_show(experiment, out or default_folder(data, text), resume, overwrite, models, track, json)
+
+
+def described(data: str, algorithms: str, seeds: str, rounds: int | None, engine: str) -> dict[str, Any]:
+    """Return an experiment that the options describe, as in TOML.
+
+    Raises:
+        InputError: The seeds are not numbers.
+    """
+    names = split_list(algorithms)
     raw: dict[str, Any] = {"data": {"name": data}, "algorithms": names, "engine": engine}
     try:
         raw["seeds"] = [int(part) for part in seeds.split(",") if part.strip()]
     except ValueError as error:
         raise InputError(f"--seeds {seeds}: expected comma-separated whole numbers, for example 0,1,2") from error
-    if rounds is not None:
-        raw["rounds"] = rounds
-    experiment = Experiment.parse(apply_changes(raw, set_))
-    try:
-        described = experiment.model_dump_json()
-    except ValueError:  # a path that is not UTF-8
-        described = ascii(experiment.model_dump())
-    name = f"{data}-{identity.text_digest(described)[:8]}"
-    _run_and_show(experiment, out or Path("runs") / name, resume, overwrite, json)
+    return raw if rounds is None else {**raw, "rounds": rounds}
 
 
-def _run_and_show(experiment: Experiment, out: Path, resume: bool, overwrite: bool, as_json: bool) -> None:
-    """Run the experiment and print its results; if it is interrupted, say how to resume it."""
-    import json
-    import shlex
+def split_list(text: str) -> list[str]:
+    """Split at the commas that are not within brackets.
 
-    from rich.console import Console
+    >>> split_list("focus, hardcluster:clusters=[0,0,1]")
+    ['focus', 'hardcluster:clusters=[0,0,1]']
+    """
+    import re
 
-    from focusfl.report.terminal import show
-    from focusfl.run.compare import compare
-    from focusfl.run.results import read_left_out
+    return [name.strip() for name in re.split(r",(?![^\[]*\])", text) if name.strip()]
+
+
+def default_folder(name: str, experiment: str) -> Path:
+    """Return runs/NAME-DIGEST.
+
+    Args:
+        name: A name, for example that of the data.
+        experiment: What the digest is that of.
+    """
+    from focusfl.run import identity
+
+    return Path("runs") / f"{name.replace(':', '-')}-{identity.text_digest(experiment)[:8]}"
+
+
+def note(line: str) -> None:
+    """Print a remark for the user."""
     from focusfl.util.files import visible
+
+    print(f"note: {visible(line)}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def resumable(resume: bool, overwrite: bool) -> Iterator[None]:
+    """If what is run in this block is interrupted, say how to resume it."""
+    import shlex
 
     if resume and overwrite:
         raise InputError("--resume continues with the existing results, --overwrite deletes them: use only one")
     try:
-        rows = compare(
-            experiment, out, resume, overwrite, note=lambda line: print(f"note: {visible(line)}", file=sys.stderr)
-        )
+        yield
     except Interrupted as stopped:
         words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
         command = shlex.join(["focusfl", *words, "--resume"])
         raise Interrupted(f"{stopped}. Nothing is lost. To resume: {command}") from stopped
     except KeyboardInterrupt as stopped:  # the second Ctrl-C
         raise Interrupted("stopped at once; --resume continues from the last checkpoint") from stopped
+
+
+def _run_and_show(
+    experiment: Experiment,
+    out: Path,
+    resume: bool,
+    overwrite: bool,
+    models: bool,
+    track: list[str],
+    as_json: bool,
+) -> None:
+    """Run the experiment and print its results; if it is interrupted, say how to resume it."""
+    import json
+
+    from rich.console import Console
+
+    from focusfl.report.terminal import show
+    from focusfl.run.compare import compare
+    from focusfl.run.results import read_left_out, run_folder
+    from focusfl.run.tracking import check_tools, for_experiment
+
+    with resumable(resume, overwrite):
+        check_tools(track)
+        rows = compare(
+            experiment,
+            out,
+            resume,
+            overwrite,
+            note=note,
+            models=models,
+            callbacks=lambda method, seed: for_experiment(track, out, method, seed),
+        )
     if as_json:
         print(json.dumps(rows, indent=1))
         return
     show(rows, read_left_out(out), Console(markup=False, emoji=False))
     print(f"Results: {out / 'results.json'}")
+    if models:
+        print(f"Trained models: {run_folder(out, rows[0]['method'], rows[0]['seed']) / 'model'} and beside it")

@@ -16,6 +16,10 @@ from focusfl.algorithms import ALGORITHMS, PRESETS, title
 from focusfl.data import DATA
 from focusfl.report.disclosure import disclosed
 from focusfl.run.experiment import catalogue
+from focusfl.util.files import visible
+from focusfl.util.plugins import entry_points
+
+INSTALLED = "From an installed package; it is loaded only if you name it."
 
 
 def algorithms() -> Group:
@@ -34,6 +38,8 @@ def algorithms() -> Group:
         options = ", ".join(f"{p.name}={p.default}" for p in inspect.signature(make).parameters.values())
         entries.append(Text.assemble((name, "bold"), f"  {title(name)}. {_summary(make)}"))
         entries += [Padding(Text(f"options: {options}"), (0, 0, 0, 4))]
+    for name in entry_points("focusfl.algorithms"):
+        entries.append(Text.assemble((visible(name), "bold"), f"  {INSTALLED}"))
     return Group(*entries)
 
 
@@ -44,6 +50,8 @@ def data() -> Table:
         parameters = inspect.signature(make).parameters.values()
         options = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters)
         table.add_row(name, escape(_summary(make)), escape(options))
+    for name in entry_points("focusfl.data"):
+        table.add_row(escape(visible(name)), INSTALLED, "")
     return table
 
 

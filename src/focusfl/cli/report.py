@@ -26,6 +26,8 @@ def report(
     path = out or folder / "report.html"
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {path}: expected a file name that ends in .html")
+    if (folder / "sweep.json").exists():
+        raise InputError(f"{folder} holds a sweep: look at its sweep.svg; for a report, compare the chosen options")
     name = folder.resolve().name if out is None else path.stem
     if (folder / "experiment.json").exists():
         section = from_folder(folder)

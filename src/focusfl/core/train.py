@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from focusfl.util.errors import require
+from focusfl.util.errors import require, require_choice
+
+Optimiser = Literal["sgd", "adam", "adamw", "rmsprop"]
 
 
 @dataclass(frozen=True)
 class Train:
     """How an agent trains in one round. By default: plain SGD on full batches.
 
-    The optimiser's memory (momentum, AdamW's moments) starts over each round.
+    The optimiser's memory (momentum, moments) starts over each round.
 
     Args:
         lr: The learning rate eta.
         steps: The number of local steps K.
         epochs: The number of passes over the agent's data; replaces `steps`.
         batch: The number of examples in a batch. None takes all examples in every step.
-        optimiser: "sgd" or "adamw". AdamW uses its usual moments, 0.9 and 0.999.
+        optimiser: "sgd", "adam", "adamw" or "rmsprop", with torch's defaults: moments 0.9 and 0.999 of Adam and
+            AdamW, 0.99 of RMSprop.
         momentum: The momentum of SGD.
         weight_decay: The weight decay.
         schedule: How the learning rate changes over the rounds: "constant", "cosine" or "step".
@@ -39,7 +42,7 @@ class Train:
     steps: int = 10
     epochs: int | None = None
     batch: int | None = None
-    optimiser: Literal["sgd", "adamw"] = "sgd"
+    optimiser: Optimiser = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
     schedule: Literal["constant", "cosine", "step"] = "constant"
@@ -51,7 +54,7 @@ class Train:
         require("steps", self.steps, self.steps >= 1, "1 or more")
         require("epochs", self.epochs, self.epochs is None or self.epochs >= 1, "1 or more")
         require("batch", self.batch, self.batch is None or self.batch >= 1, "1 or more; omit it for full batches")
-        require("optimiser", self.optimiser, self.optimiser in ("sgd", "adamw"), "sgd or adamw")
+        require_choice("optimiser", self.optimiser, get_args(Optimiser))
         require("momentum", self.momentum, 0 <= self.momentum < 1, "from 0 to below 1")
         require("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more")
         known = ("constant", "cosine", "step")

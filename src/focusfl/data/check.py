@@ -22,7 +22,7 @@ def as_data(where: str, pair: tuple[Any, Any], tokens: bool = False) -> Data:
         tokens: Whether x becomes int64, for an embedding, instead of float32.
 
     Returns:
-        x, and y as int64 (classes) or float32 (regression).
+        x, and y as int64 (classes) or float32 (regression, or [n, L] with several labels per example, 0 or 1).
 
     Raises:
         InputError: It is not a pair of arrays of numbers with as many labels as examples.
@@ -34,9 +34,12 @@ def as_data(where: str, pair: tuple[Any, Any], tokens: bool = False) -> Data:
     x, y = as_inputs(f"{where}, x", x), _tensor(f"{where}, y", y)
     if y.dim() == 2 and y.shape[1] == 1:
         y = y.squeeze(1)
-    if y.dim() != 1 or len(y) != len(x):
+    if y.dim() not in (1, 2) or len(y) != len(x):
         raise InputError(f"{where}: x has {len(x)} rows, but y has shape {list(y.shape)}; expected [{len(x)}]")
-    return Data(x.long() if tokens else x.float(), y.float() if y.is_floating_point() else y.long())
+    if y.dim() == 2 and not ((y == 0) | (y == 1)).all():
+        raise InputError(f"{where}: y has shape {list(y.shape)}; several labels per example must each be 0 or 1")
+    numbers = y.is_floating_point() or y.dim() == 2
+    return Data(x.long() if tokens else x.float(), y.float() if numbers else y.long())
 
 
 def as_inputs(where: str, x: Any) -> Tensor:
@@ -59,17 +62,20 @@ def _tensor(where: str, value: Any) -> Tensor:
         raise InputError(f"{where}: not an array of numbers: {error}") from error
 
 
-def check_agents(agents: Sequence[Data], classes: int | None, kind: str, also: Sequence[Data] = ()) -> int | None:
+def check_agents(
+    agents: Sequence[Data], classes: int | None, kind: str, also: Sequence[Data] = (), also_kind: str = "test"
+) -> int | None:
     """Check that the agents' data can be trained on.
 
     Args:
         agents: The data of each agent.
         classes: The number of classes, if the user gave it.
         kind: How messages name `agents`, for example "training".
-        also: Test data of the same agents, checked in the same way.
+        also: Other data of the same agents, checked in the same way.
+        also_kind: How messages name them.
 
     Returns:
-        The number of classes; None for regression.
+        The number of classes, or of labels per example; None for regression.
 
     Raises:
         InputError: There are fewer than two agents, or data that is empty, not finite, of another shape or with
@@ -80,7 +86,7 @@ def check_agents(agents: Sequence[Data], classes: int | None, kind: str, also: S
         raise InputError(f"{count}: a federation needs at least two, because fairness compares agents")
     first = agents[0]
     named = [(f"agent {e}, {kind}", d) for e, d in enumerate(agents)]
-    named += [(f"agent {e}, test", d) for e, d in enumerate(also)]
+    named += [(f"agent {e}, {also_kind}", d) for e, d in enumerate(also)]
     for where, data in named:
         if not len(data.y):
             raise InputError(f"{where}: no examples; leave the agent out, or add data")
@@ -91,12 +97,20 @@ def check_agents(agents: Sequence[Data], classes: int | None, kind: str, also: S
             raise InputError(
                 f"{where}: labels are {data.y.dtype}, agent 0 has {first.y.dtype}; use the same type for all agents"
             )
+        if data.y.shape[1:] != first.y.shape[1:]:
+            shapes = f"{list(data.y.shape[1:])}, agent 0 has {list(first.y.shape[1:])}"
+            raise InputError(f"{where}: the labels of an example have shape {shapes}; use the same for all agents")
         for part, values in (("x", data.x), ("y", data.y)):
             bad = (~torch.isfinite(values.flatten(1) if values.dim() > 1 else values[:, None])).any(1)
             if bad.any():
                 raise InputError(
                     f"{where}, {part}, row {int(bad.nonzero()[0])}: NaN or infinite; clean the data, then try again"
                 )
+    if first.y.dim() == 2:
+        several = first.y.shape[1]
+        if classes not in (None, several):
+            raise InputError(f"classes = {classes}, but an example has {several} labels: leave classes out")
+        return several
     if first.y.is_floating_point():
         if classes is not None:
             raise InputError(f"classes = {classes}, but the labels are {first.y.dtype}: classes need whole numbers")

@@ -15,7 +15,10 @@ from torch import Tensor, nn
 from focusfl.core import Data
 from focusfl.core.train import Train
 from focusfl.data.check import as_data, check_agents, check_clusters
+from focusfl.data.overview import overview
 from focusfl.util.errors import InputError, require
+
+VALIDATION = 1  # the purpose of a split that is not for testing: its draws are others
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Rows:
 
     Attributes:
         x: Inputs [N, ...].
-        y: Labels [N].
+        y: Labels [N]; [N, L] with several labels per example, each 0 or 1.
         offsets: [E + 1]; agent e has rows offsets[e] to offsets[e + 1].
     """
 
@@ -80,7 +83,8 @@ class Federation:
         name: A short name for reports.
         training: The training examples of all agents.
         testing: The test examples of all agents.
-        classes: The number of classes; None means regression.
+        validation: Examples on which runs are chosen and stopped early, if there are any; an agent may have none.
+        classes: The number of classes, or of labels per example; None means regression.
         clusters: The true cluster of each agent, [E]; None if unknown.
         bayes: The lowest loss that each agent can reach, [E]; None unless it is known exactly.
         recipe: The default model, training options and number of rounds.
@@ -98,11 +102,17 @@ class Federation:
     clusters: Tensor | None = None
     bayes: Tensor | None = None
     recipe: Recipe = field(default_factory=Recipe)
+    validation: Rows | None = None
 
     @property
     def E(self) -> int:
         """The number of agents."""
         return len(self.training.offsets) - 1
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether an example has several labels, each 0 or 1."""
+        return self.training.y.dim() == 2
 
     def train(self, e: int) -> Data:
         """Return the training examples of agent e."""
@@ -114,13 +124,17 @@ class Federation:
 
     def to(self, device: torch.device) -> Federation:
         """Return the same federation with its examples on `device`."""
-        return replace(self, training=self.training.to(device), testing=self.testing.to(device))
+        validation = None if self.validation is None else self.validation.to(device)
+        return replace(
+            self, training=self.training.to(device), testing=self.testing.to(device), validation=validation
+        )
 
     @cached_property
     def fingerprint(self) -> str:
         """The sha256 of all its examples."""
         digest = hashlib.sha256()
-        for part in (self.training, self.testing):
+        parts = [self.training, self.testing] + ([] if self.validation is None else [self.validation])
+        for part in parts:
             for tensor in (part.x, part.y, part.offsets):
                 digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
                 digest.update(tensor.contiguous().numpy().data)
@@ -129,6 +143,10 @@ class Federation:
     def remarks(self) -> list[str]:
         """Return warnings about the data for its owner, one sentence each."""
         return []
+
+    def _repr_html_(self) -> str:
+        """Show the agents and their labels in a notebook."""
+        return overview(self)
 
     def pool(self, groups: Tensor) -> Federation:
         """Return a federation with one agent per group, who holds the examples of all the group's members.
@@ -143,7 +161,33 @@ class Federation:
             return Rows.join([Data(r.x, r.y) for r in each])
 
         training, testing = merged(self.training), merged(self.testing)
-        return replace(self, training=training, testing=testing, clusters=None, bayes=None)
+        return replace(self, training=training, testing=testing, clusters=None, bayes=None, validation=None)
+
+    def with_validation(self, share: float, seed: int) -> Federation:
+        """Return the federation with a share of each agent's training examples set aside for validation.
+
+        Args:
+            share: Of the examples; at least one of each agent that has two or more. An agent with one keeps it.
+            seed: Decides which examples are set aside.
+
+        Returns:
+            The same federation if it has validation data already, or share is 0.
+
+        Raises:
+            InputError: No agent has two examples.
+        """
+        if self.validation is not None or not share:
+            return self
+        if not (self.training.sizes > 1).any():
+            raise InputError(f"validation = {share}: every agent has one training example, none can be set aside")
+        none = slice(0, 0)
+        each = [self.train(e) for e in range(self.E)]
+        pairs = [
+            _split(d, share, seed, e, VALIDATION) if len(d.y) > 1 else (d, Data(d.x[none], d.y[none]))
+            for e, d in enumerate(each)
+        ]
+        training, validation = (Rows.join(list(part)) for part in zip(*pairs, strict=True))
+        return replace(self, training=training, validation=validation)
 
     @classmethod
     def from_agents(
@@ -151,6 +195,7 @@ class Federation:
         agents: Sequence[tuple[Any, Any]],
         *,
         test: float | Sequence[tuple[Any, Any]] = 0.2,
+        validation: Sequence[tuple[Any, Any]] | None = None,
         clusters: Sequence[int] | None = None,
         classes: int | None = None,
         model: Callable[[], nn.Module] | None = None,
@@ -163,8 +208,10 @@ class Federation:
 
         Args:
             agents: One (x, y) pair per agent, two agents or more. Labels y that are whole numbers are classes;
-                floats mean regression.
+                floats mean regression; y [n, L] of 0 and 1 are L labels of each example.
             test: A list of (x, y) pairs, or the share of each agent's examples to set aside for testing.
+            validation: A list of (x, y) pairs, on which runs are chosen and stopped early. The option `validation`
+                of a run sets a share of the training examples aside instead.
             clusters: The true cluster of each agent, if you know it.
             classes: The number of classes; by default the largest label plus one.
             model: A function that makes a network. Without it, give `ff.fit` a model.
@@ -196,28 +243,38 @@ class Federation:
             pairs = [_split(d, float(test), seed, e) for e, d in enumerate(data)]
             data, held_out = [a for a, _ in pairs], [b for _, b in pairs]
         else:
-            held_out = [as_data(f"agent {e}, test", pair, tokens) for e, pair in enumerate(test)]
-            if len(held_out) != len(data):
-                raise InputError(f"test has {len(held_out)} agents, training has {len(data)}: give each agent both")
-        classes = check_agents(data, classes, "training", also=held_out)
+            held_out = _given("test", test, len(data), tokens)
+        chosen_on = None if validation is None else _given("validation", validation, len(data), tokens)
+        found = [check_agents(data, classes, "training", also=held_out)]
+        if chosen_on is not None:
+            found.append(check_agents(data, classes, "training", also=chosen_on, also_kind="validation"))
         return cls(
             name=name,
             training=Rows.join(data),
             testing=Rows.join(held_out),
-            classes=classes,
+            classes=max((number for number in found if number is not None), default=None),
             clusters=check_clusters(clusters, len(data)),
             recipe=Recipe(model=model, train=train or Train()),
+            validation=None if chosen_on is None else Rows.join(chosen_on),
         )
 
 
-def _split(data: Data, share: float, seed: int, e: int) -> tuple[Data, Data]:
-    """Shuffle, then set `share` aside for testing; training and test get at least one example each."""
+def _given(kind: str, pairs: Sequence[tuple[Any, Any]], E: int, tokens: bool) -> list[Data]:
+    """Return the user's own test or validation data of each agent."""
+    data = [as_data(f"agent {e}, {kind}", pair, tokens) for e, pair in enumerate(pairs)]
+    if len(data) != E:
+        raise InputError(f"{kind} has {len(data)} agents, training has {E}: give each agent both")
+    return data
+
+
+def _split(data: Data, share: float, seed: int, e: int, *purpose: int) -> tuple[Data, Data]:
+    """Shuffle, then set `share` aside, for testing if not said otherwise; both get at least one example each."""
     n = len(data.y)
     if n < 2:
         raise InputError(
             f"agent {e}: {n} example cannot be split into training and test; add examples, or pass test data"
         )
-    order = torch.from_numpy(np.random.default_rng([seed, e]).permutation(n))
+    order = torch.from_numpy(np.random.default_rng([seed, e, *purpose]).permutation(n))
     held = min(max(round(n * share), 1), n - 1)
     train, test = order[held:].sort().values, order[:held].sort().values
     return Data(data.x[train], data.y[train]), Data(data.x[test], data.y[test])

@@ -219,7 +219,8 @@ def dirichlet(fed: Federation, alpha: float, seed: int = 0) -> Federation:
     groups = torch.zeros(fed.E, dtype=torch.long) if fed.clusters is None else fed.clusters
     shares = _fill_empty_classes(rng.dirichlet([alpha] * fed.E, classes), groups, seed)  # [classes, E]
     training, testing = (_deal_examples(rows, groups, shares, rng) for rows in (fed.training, fed.testing))
-    return replace(fed, name=f"{fed.name}+dirichlet", training=training, testing=testing)
+    validation = None if fed.validation is None else _deal_examples(fed.validation, groups, shares, rng)
+    return replace(fed, name=f"{fed.name}+dirichlet", training=training, testing=testing, validation=validation)
 
 
 SHIFTS: dict[str, Callable[..., Federation]] = {
@@ -315,11 +316,12 @@ def _change_agents(
         apart[list(agents)] += int(clusters.max()) + 1
         clusters = torch.unique(apart, return_inverse=True)[1]
     training, testing = changed(fed.training, 0), changed(fed.testing, 1)
-    name = f"{fed.name}+{name}"
-    return replace(fed, name=name, training=training, testing=testing, clusters=clusters, bayes=None)
+    validation = None if fed.validation is None else changed(fed.validation, 2)
+    new = replace(fed, training=training, testing=testing, validation=validation)
+    return replace(new, name=f"{fed.name}+{name}", clusters=clusters, bayes=None)
 
 
 def _require_classes(fed: Federation) -> int:
-    if fed.classes is None:
+    if fed.classes is None or fed.multi_label:
         raise InputError(f"{fed.name} has no classes: this shift needs a data set for classification")
     return fed.classes

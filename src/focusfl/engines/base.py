@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from focusfl.core import Algorithm, Predictor, State
+from focusfl.core import Algorithm, State
 from focusfl.core.train import Train
 from focusfl.core.tree import take
-from focusfl.data.federation import Federation
+from focusfl.data.federation import Federation, Rows
 from focusfl.engines.plan import Ints
-from focusfl.models.task import Score, Task
+from focusfl.fairness import scores as named_scores
+from focusfl.fairness.scores import Metric
+from focusfl.models.task import Task
 
 # Multiply-adds of a step up to which a second thread gains nothing (measured: 3e6 no, 2e7 yes).
 MAX_SINGLE_THREAD_WORK = 1e7
 NONE_DROPPED: Mapping[int, str] = MappingProxyType({})
+NO_METRICS: Mapping[str, Tensor] = MappingProxyType({})
+Part = Literal["test", "validation"]  # which examples of the agents
 
 
 class Replies(NamedTuple):
@@ -41,19 +45,21 @@ class Replies(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The scores of all agents on their own test data.
+    """The scores of all agents on their own test or validation data.
 
     Attributes:
-        loss: The mean loss of each agent, [E]; NaN for agents that sent none.
+        loss: The mean loss of each agent, [E]; NaN for agents that sent none or have no such examples.
         acc: The accuracy of each agent, [E]; None in regression.
         examples: The loss of each test example [N], agent after agent; None if these stay at the nodes.
         dropped: The agents that sent no scores, and why.
+        metrics: The metrics that were asked for, [E] by name; NaN where one is not defined. Test data only.
     """
 
     loss: Tensor
     acc: Tensor | None
     examples: Tensor | None = None
     dropped: Mapping[int, str] = NONE_DROPPED
+    metrics: Mapping[str, Tensor] = NO_METRICS
 
     @staticmethod
     def of_examples(loss: Tensor, correct: Tensor, offsets: Tensor, classes: int | None) -> Scores:
@@ -85,6 +91,7 @@ class Engine(ABC):
 
     Attributes:
         agents_at_once: The number of agents for which a step is computed at the same time.
+        metrics: What is measured of the predictions for test data besides loss and accuracy. Set by the run.
     """
 
     name: ClassVar[str]
@@ -92,6 +99,7 @@ class Engine(ABC):
 
     def __init__(self, task: Task, fed: Federation, train: Train, rounds: int, seed: int) -> None:
         self.task, self.fed, self.train, self.rounds, self.seed = task, fed, train, rounds, seed
+        self.metrics: Mapping[str, Metric] = {}
 
     @contextmanager
     def threads(self) -> Iterator[None]:
@@ -117,8 +125,24 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
-        """Return the scores of every agent on its own test data, on the cpu."""
+    def evaluate(self, algorithm: Algorithm, server: State, states: State, part: Part = "test") -> Scores:
+        """Return the scores of every agent on its own test or validation data, on the cpu."""
+
+    def examples(self, part: Part) -> Rows:
+        """Return the test or validation examples of all agents."""
+        rows = self.fed.testing if part == "test" else self.fed.validation
+        assert rows is not None
+        return rows
+
+    def collect(self, scored: Sequence[tuple[Tensor, Tensor, Tensor]], part: Part) -> Scores:
+        """Return the agents' scores, from loss, correctness and prediction of each example, agent after agent."""
+        loss, correct, predictions = (torch.cat(parts) for parts in zip(*scored, strict=True))
+        rows = self.examples(part)
+        found = Scores.of_examples(loss, correct, rows.offsets, self.task.classes)
+        if part == "validation" or not self.metrics:
+            return found
+        values = predictions.squeeze(-1) if self.task.classes is None else predictions
+        return found._replace(metrics=named_scores.measure(self.metrics, values, rows.y, rows.offsets))
 
     def labels(self, algorithm: Algorithm, server: State, states: State) -> Tensor | None:
         """Return the agents' cluster labels pi, [E, M], on the cpu; None if the method has none."""
@@ -137,21 +161,6 @@ class Engine(ABC):
     def close(self) -> None:
         """Stop the engine's processes, if there are any, after a run. A later call starts them again."""
         return None
-
-
-@torch.no_grad()
-def score(algorithm: Algorithm, view: State, state: State, task: Task, h: Predictor, y: Tensor) -> Score:
-    """Judge one agent's predictions example by example: the evaluation of every engine and every node.
-
-    Args:
-        algorithm: The method.
-        view: What the agent receives of the server's state.
-        state: What the agent holds.
-        task: The network with its loss.
-        h: Predictions of models for the examples.
-        y: Labels of the examples.
-    """
-    return task.score(algorithm.predict(view, state, h), y)
 
 
 def step_work(task: Task, fed: Federation, train: Train) -> int:

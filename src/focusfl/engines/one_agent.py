@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from focusfl.core import Data, Models, Predictor, SgdOptions, one_hot
+from focusfl.core import Data, Models, Predictor, SgdOptions
 from focusfl.core.train import Train
 from focusfl.core.tree import take, tree_map
 from focusfl.engines import plan
@@ -74,8 +74,7 @@ class LocalAgent:
         return values.sum(-1) / self.n
 
     def class_counts(self) -> Tensor:
-        assert self.task.classes is not None
-        return one_hot(self.data.y, self.task.classes).sum(0)
+        return self.task.class_indicators(self.data.y).sum(0)
 
     def sgd(self, w: Models, **options: Unpack[SgdOptions]) -> Models:
         M, only = len(next(iter(w.values()))), options.get("only")

@@ -9,7 +9,7 @@ import torch
 from focusfl.core import Algorithm, State
 from focusfl.core.tree import RunningSum, put, take, tree_map
 from focusfl.engines import plan
-from focusfl.engines.base import Engine, Replies, Scores, score
+from focusfl.engines.base import Engine, Part, Replies, Scores
 from focusfl.engines.one_agent import LocalAgent, predictor
 
 
@@ -32,10 +32,11 @@ class Serial(Engine):
         each = tree_map(lambda *vs: torch.stack(vs), *rows)
         return Replies(total.result(), each, cohort)
 
-    def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
-        scores = []
-        for e in range(self.fed.E):
-            view, (x, y) = algorithm.downlink(server, torch.tensor(e)), self.fed.test(e)
-            scores.append(score(algorithm, view, take(states, e), self.task, predictor(self.task, x), y))
-        loss, correct = (torch.cat(parts) for parts in zip(*scores, strict=True))
-        return Scores.of_examples(loss, correct, self.fed.testing.offsets, self.task.classes)
+    @torch.no_grad()
+    def evaluate(self, algorithm: Algorithm, server: State, states: State, part: Part = "test") -> Scores:
+        rows, scored = self.examples(part), []
+        for e in rows.sizes.nonzero().flatten().tolist():
+            view, (x, y) = algorithm.downlink(server, torch.tensor(e)), rows.of(e)
+            p = algorithm.predict(view, take(states, e), predictor(self.task, x))
+            scored.append((*self.task.score(p, y), p))
+        return self.collect(scored, part)

@@ -4,6 +4,7 @@ The rounds are those of `run/loop.py`, with Flower's grid as the engine and a ch
 
 OUT/experiment.json, results.json      as `focusfl compare` writes them: `focusfl report OUT` shows them
 OUT/runs/NAME-seed0/                   history.jsonl (with the agents left out, and why), checkpoint, result.json
+OUT/runs/NAME-seed0/model/             the models that the server holds, for newcomers: focusfl assign
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from torch import Tensor
 
 from focusfl.core import Algorithm, State
 from focusfl.core.train import Train
+from focusfl.data.own.inputs import Inputs, Kind
 from focusfl.engines import Engine, Replies, Scores, plan
+from focusfl.engines.base import Part
 from focusfl.engines.plan import Ints
 from focusfl.flower.protocol.exchange import Exchange, RoundFailed, TooFewReplies
 from focusfl.flower.protocol.roster import Roster
 from focusfl.flower.protocol.secure_round import require_sums_only, secure_round
+from focusfl.models import losses
 from focusfl.models.task import InitialWeights, Task
 from focusfl.report.rows import Row
 from focusfl.run import checkpoint, identity, results
@@ -35,6 +39,7 @@ from focusfl.run.best_loss import BestLoss
 from focusfl.run.loop import Round, run
 from focusfl.run.presence import EVERYBODY, Presence
 from focusfl.run.result import name_and_options, row_of
+from focusfl.run.saved.of_result import assembled
 from focusfl.run.settings import Settings, majority
 from focusfl.run.setup import Model
 from focusfl.util import files
@@ -57,6 +62,8 @@ class Deployment:
     out: Path | None = None  # folder of the results
     resume: bool = False
     name: str = "federation"  # name of the data in the report
+    labels: tuple[str, ...] = ()  # names of the classes
+    label: str = "label"  # name of the nodes' label column
 
     @staticmethod
     def of(
@@ -69,6 +76,8 @@ class Deployment:
         out: Path | None = None,
         resume: bool = False,
         name: str = "federation",
+        labels: tuple[str, ...] = (),
+        label: str = "label",
         **options: Any,
     ) -> Deployment:
         """Check a deployment and return it.
@@ -82,6 +91,8 @@ class Deployment:
             out: Folder for results and checkpoints, at the server.
             resume: Continue the run in that folder.
             name: Name of the data in the report.
+            labels: The names of the classes, for the saved model.
+            label: The name of the nodes' label column, for the saved model.
             **options: Fields of Settings, for example ``rounds=20, minimum=3``; they override those in `settings`.
 
         Raises:
@@ -99,9 +110,12 @@ class Deployment:
         chosen = replace(chosen, minimum=minimum)
         within = f"from {least} to the {cohort} agents of a round"
         require("minimum", minimum, minimum <= cohort, within)
+        if chosen.validation or chosen.patience is not None:
+            why = "the nodes do not keep the models of earlier rounds: set rounds instead"
+            raise InputError(f"validation and patience: not across machines, where {why}")
         if resume and out is None:
             raise InputError("resume = true: set out, the folder with the results of the run to resume")
-        return Deployment(algorithm, model, agents, classes, chosen, out, resume, name)
+        return Deployment(algorithm, model, agents, classes, chosen, out, resume, name, labels, label)
 
     @cached_property
     def networks(self) -> InitialWeights:
@@ -118,8 +132,9 @@ class Deployment:
     def key(self, nonce: str) -> str:
         """Return the key under which nodes store their states; the nonce distinguishes runs with equal settings."""
         s, network = self.settings, repr(self.networks.network())
-        same = repr(self.algorithm), repr(s.local), network, self.classes, nonce
-        return identity.digest(*same, self.agents, s.T, s.seed, s.fraction, s.secure)[:32]
+        same: list[object] = [repr(self.algorithm), repr(s.local), network, self.classes, nonce]
+        same += [self.agents, s.T, s.seed, s.fraction, s.secure]
+        return identity.digest(*same, *[] if s.loss is None else [losses.describe(s.loss)])[:32]
 
 
 class DeploymentEngine(Engine):
@@ -167,7 +182,7 @@ class DeploymentEngine(Engine):
                 wait = settings.wait
         raise AssertionError
 
-    def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
+    def evaluate(self, algorithm: Algorithm, server: State, states: State, part: Part = "test") -> Scores:
         if not self._waited:  # resumed, and there was nothing left to do
             self.gather(server, self.deployment.settings.T)
         scores, self._labels = self.exchange.evaluate(server, self.deployment.settings.T)
@@ -202,6 +217,10 @@ class DeployedRun:
     @property
     def E(self) -> int:
         return self.deployment.agents
+
+    @property
+    def validates(self) -> bool:
+        return False
 
     def start(self) -> tuple[State, State]:
         return self.algorithm.start(self.deployment.networks, self.E), {}
@@ -276,15 +295,41 @@ def _result(deployment: Deployment, engine: DeploymentEngine, last: Round) -> Ro
     if not answered.all():
         absent = (~answered).nonzero().flatten().tolist()
         engine.log(f"agents {absent} did not send their last scores: they are not in the result")
-    final_scores = Scores(scores.loss[answered], None if scores.acc is None else scores.acc[answered])
+    final_scores = Scores(
+        scores.loss[answered],
+        None if scores.acc is None else scores.acc[answered],
+        metrics={name: values[answered] for name, values in scores.metrics.items()},
+    )
     best_loss = BestLoss(best[answered], "agent" if measured else "none")
     pi = None if last.pi is None else last.pi[answered]
     numbers = final_scores, best_loss, pi, last.total_seconds
     row = row_of(deployment.algorithm, deployment.settings, deployment.name, engine.name, *numbers)
     row["agents"] = answered.nonzero().flatten().tolist()
     if deployment.out is not None and deployment.folder is not None:
+        _save_model(deployment, engine, last.server, row, deployment.folder / "model")
         row = results.write_row(deployment.folder, row)
         results.add_row(deployment.out, row)
     summary = {"FAA": row["faa"], "mean loss": row["avg_loss"], "agnostic loss": row["agnostic_loss"]}
     engine.log(", ".join(f"{name} {value:.4f}" for name, value in summary.items()))
     return row
+
+
+def _save_model(deployment: Deployment, engine: DeploymentEngine, server: State, row: Row, folder: Path) -> None:
+    """Write the models that the server holds, with the card; the agents' own part stays at the nodes."""
+    digests = {hello.columns for hello in engine.exchange.roster.hellos.values()}
+    digest = digests.pop() if len(digests) == 1 else ""
+    kind: Kind = "a table" if digest else "arrays"
+    model = assembled(
+        deployment.algorithm,
+        engine.task,
+        deployment.model,
+        deployment.settings,
+        server,
+        {},
+        agents=(),
+        inputs=Inputs(kind, (), label=deployment.label, columns_digest=digest),
+        labels=deployment.labels,
+        data=deployment.name,
+        results=row,
+    )
+    model.save(folder)

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from focusfl.core import Algorithm, Data, State
 from focusfl.core.train import Train
 from focusfl.data.federation import Federation
-from focusfl.engines.base import Engine, Replies, Scores
+from focusfl.engines.base import Engine, Part, Replies, Scores
 from focusfl.engines.plan import Ints
 from focusfl.flower import local_ray
 from focusfl.flower.protocol.exchange import Exchange
@@ -53,8 +53,9 @@ class Flower(Engine):
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Replies:
         return self._open(algorithm, server, states).round(server, t, cohort, states)
 
-    def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
-        scores, _ = self._open(algorithm, server, states).evaluate(server, self.rounds)
+    def evaluate(self, algorithm: Algorithm, server: State, states: State, part: Part = "test") -> Scores:
+        agents = self.examples(part).sizes.nonzero().flatten().numpy()
+        scores, _ = self._open(algorithm, server, states).evaluate(server, self.rounds, part, agents)
         for e, why in scores.dropped.items():
             raise SimulationFailed(f"agent {e} could not be evaluated: {why}")
         return scores
@@ -73,7 +74,10 @@ class Flower(Engine):
     def _open(self, algorithm: Algorithm, server: State, states: State) -> Exchange:
         """Return the exchange; the first call starts the simulation and gives the nodes the agents' states."""
         if self._exchange is None:
-            fed, settings = self.fed, Settings(rounds=self.rounds, train=self.train, seed=self.seed)
+            fed, loss = self.fed, self.task.loss.option
+            settings = Settings(
+                rounds=self.rounds, train=self.train, seed=self.seed, loss=loss, metrics=self.metrics
+            )
             self._workspace = Workspace()
             _write(fed, self._workspace.data)
             app = client(_job_maker(self._workspace.data, algorithm, self.task, settings))
@@ -158,6 +162,8 @@ def _write(fed: Federation, folder: Path) -> None:
     for e in range(fed.E):
         training, testing = fed.train(e), fed.test(e)
         tensors = {"x": training.x, "y": training.y, "test_x": testing.x, "test_y": testing.y}
+        if fed.validation is not None:
+            tensors["validation_x"], tensors["validation_y"] = fed.validation.of(e)
         save_file({k: v.contiguous() for k, v in tensors.items()}, folder / f"{e}.safetensors")
 
 
@@ -168,6 +174,7 @@ def _job_maker(folder: Path, algorithm: Algorithm, task: Task, settings: Setting
     def make_job(context: Context) -> Job:
         d = load_file(folder / f"{number(context)}.safetensors")
         training, testing = Data(d["x"], d["y"]), Data(d["test_x"], d["test_y"])
-        return Job(algorithm, network, settings, training, testing, classes, simulated=True)
+        validation = Data(d["validation_x"], d["validation_y"]) if "validation_x" in d else None
+        return Job(algorithm, network, settings, training, testing, classes, simulated=True, validation=validation)
 
     return make_job

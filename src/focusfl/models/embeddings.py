@@ -147,6 +147,28 @@ def load_encoder(encoder: str | Path) -> nn.Module:
     return network
 
 
+def empty_encoder(config: dict[str, Any]) -> nn.Module:
+    """Build an encoder from its configuration, without weights from anywhere; code of others is never run.
+
+    Args:
+        config: As `config.to_dict()` of transformers returns it.
+
+    Raises:
+        InputError: The configuration cannot be used.
+    """
+    transformers = _package("transformers")
+    options = {k: v for k, v in config.items() if k not in ("auto_map", "architectures", "dtype", "torch_dtype")}
+    try:
+        made = transformers.AutoConfig.for_model(str(options.pop("model_type", "")), **options)
+        encoder = transformers.AutoModel.from_config(made, trust_remote_code=False)
+    except Exception as error:  # a configuration from a file can make transformers raise anything
+        raise InputError(f"the encoder's configuration cannot be used: {str(error)[:200]}") from error
+    if hasattr(encoder, "pooler"):
+        encoder.pooler = None
+    network: nn.Module = encoder
+    return network
+
+
 def mean_over_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
     """Return the mean over the tokens that the mask selects: [n, L, D], [n, L] -> [n, D]."""
     weight = mask.unsqueeze(-1).to(hidden.dtype)

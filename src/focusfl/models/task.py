@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from focusfl.core import Models
+from focusfl.core import Models, one_hot
+from focusfl.models import losses
+from focusfl.models.losses import Loss
 from focusfl.util.errors import InputError
 
 Weights = dict[str, Tensor]  # ONE model: the M axis taken off
@@ -34,7 +36,7 @@ class Score(NamedTuple):
     """How good predictions are, for each example."""
 
     loss: Tensor  # [n]
-    correct: Tensor  # [n], 1 where the predicted class is correct; zeros in regression
+    correct: Tensor  # [n], 1 where the predicted class is correct, or the share of labels; zeros in regression
 
 
 class Task:
@@ -42,7 +44,8 @@ class Task:
 
     Args:
         network: The network; it is copied.
-        classes: The number of classes, trained with cross-entropy. None means regression with squared error.
+        classes: The number of classes, or of labels per example; None means regression.
+        loss: How outputs are compared with labels. By default cross-entropy, or in regression the squared error.
 
     Attributes:
         bf16: Whether training multiplies in bfloat16; weights and sums stay float32. Set by the run.
@@ -60,9 +63,10 @@ class Task:
         torch.Size([5, 2])
     """
 
-    def __init__(self, network: nn.Module, classes: int | None) -> None:
+    def __init__(self, network: nn.Module, classes: int | None, loss: Loss | None = None) -> None:
         self.network = copy.deepcopy(network)
         self.classes = classes
+        self.loss = losses.resolve(None, classes) if loss is None else loss
         self.bf16 = False
         self.parameters = [k for k, p in network.named_parameters() if p.requires_grad]
         shared, buffers = shared_weights(network), [k for k, _ in network.named_buffers()]
@@ -117,22 +121,47 @@ class Task:
                 )
             w[k].copy_(used[k])
 
+    def to(self, device: torch.device) -> None:
+        """Move the network and the loss to `device`."""
+        self.network.to(device)
+        self.loss = self.loss.to(device)
+
     def example_losses(self, out: Tensor, y: Tensor) -> Tensor:
-        """Return the loss l(h(x), y) of each example: out [..., n, C], y [..., n] -> [..., n]."""
-        if self.classes is None:
-            return (out.squeeze(-1) - y).square()
-        return -torch.log_softmax(out, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+        """Return the loss l(h(x), y) of each example: out [..., n, C], y [..., n] or [..., n, C] -> [..., n]."""
+        out = out.squeeze(-1) if self.classes is None else out
+        if self.loss.default:
+            return self.loss.each(out, y)
+        leading = out.shape if self.classes is None else out.shape[:-1]  # [..., n]
+        flat = len(leading) - 1
+        values = self.loss.each(out.flatten(0, flat), y.flatten(0, flat))
+        return torch.unflatten(values, 0, leading)
 
     def predictions(self, out: Tensor) -> Tensor:
-        """Return class probabilities, or in regression the outputs themselves."""
-        return out if self.classes is None else torch.softmax(out, -1)
+        """Return probabilities of the classes or of each label, or in regression the outputs themselves."""
+        if self.classes is None:
+            return out
+        return torch.sigmoid(out) if self.loss.labels == "multi-label" else torch.softmax(out, -1)
 
     def score(self, p: Tensor, y: Tensor) -> Score:
-        """Score predictions p [n, C]. Eq. 7: the loss of a mixture is the loss of the mixed probabilities."""
+        """Score predictions p [..., n, C]. Eq. 7: the loss of a mixture is the loss of the mixed probabilities.
+
+        A loss other than the default gets the outputs that have these probabilities: their logarithms.
+        """
         if self.classes is None:
-            return Score((p.squeeze(-1) - y).square(), torch.zeros_like(y))
-        loss = -p.gather(-1, y.unsqueeze(-1)).squeeze(-1).clamp_min(1e-12).log()
+            return Score(self.example_losses(p, y), torch.zeros_like(y))
+        if self.loss.labels == "multi-label":
+            logits = torch.logit(p, eps=1e-7)  # about the least 1 - p of float32
+            return Score(self.example_losses(logits, y), ((p > 0.5) == (y > 0.5)).to(p.dtype).mean(-1))
+        if self.loss.default:
+            loss = -p.gather(-1, y.unsqueeze(-1)).squeeze(-1).clamp_min(1e-12).log()
+        else:
+            loss = self.example_losses(p.clamp_min(1e-12).log(), y)
         return Score(loss, (p.argmax(-1) == y).to(p.dtype))
+
+    def class_indicators(self, y: Tensor) -> Tensor:
+        """Return 1.0 for the class of each example, or for each of its labels: [..., n, C]."""
+        assert self.classes is not None
+        return y if self.loss.labels == "multi-label" else one_hot(y, self.classes)
 
     def accepts_one_example(self, x: Tensor) -> bool:
         """Return whether it can train on one example, x [1, ...]; batch norm of vectors needs two."""

@@ -61,11 +61,13 @@ class Row(TypedDict):
 
     # What was run
     method: str  # as the user wrote it, with options: "qffl:q=0.1"
-    algorithm: str  # its key in ALGORITHMS: "qffl"
+    algorithm: str  # its key in ALGORITHMS, "qffl", or "my_module:MyMethod"
     params: dict[str, Any]  # all options of the algorithm, by name
     data: str  # name of the federation
     seed: Count
-    rounds: Count  # T
+    rounds: Count  # T; fewer if training stopped early
+    best_round: NotRequired[Count]  # with early stopping, the round of these numbers
+    loss_name: NotRequired[str]  # of the loss, if it is not the default
     engine: str  # serial | vectorised | flower
     train: dict[str, Any]  # options of local training (core.train.Train)
     precision: NotRequired[str]  # "bf16" if local training multiplied in bfloat16
@@ -77,6 +79,7 @@ class Row(TypedDict):
     agnostic_loss: Number  # loss of the worst agent
     accuracy_parity: Number | None  # standard deviation of the agents' accuracies; None in regression
     worst_agent: Count  # place in `loss` of the largest loss
+    validation_loss: NotRequired[Number]  # the mean over the agents that have validation data
     seconds: Number  # of training
     rounds_to: NotRequired[
         dict[str, Count | None] | None
@@ -88,6 +91,7 @@ class Row(TypedDict):
     n: NotRequired[list[Count]]  # training examples
     loss: list[Number]  # on the agent's test data
     acc: list[Number] | None  # None in regression
+    metrics: NotRequired[dict[str, list[Number | None]]]  # those asked for, by name; None where not defined
     excess_risk: list[Number]  # loss minus best loss
     bayes: list[Number]  # best loss
     bayes_kind: str  # where the best losses come from: exact | true | learned | agent
@@ -103,6 +107,9 @@ class Row(TypedDict):
     faa90_interval: NotRequired[IntervalRow]
     faa_correlation: NotRequired[dict[str, Number]]  # of the noise of two methods' FAA, by the other method
     gap_se: NotRequired[dict[str, list[Number]]]  # [E] standard errors of differences in loss, by the other method
+
+    # Only in the results of `focusfl sweep`
+    point: NotRequired[dict[str, Any]]  # the values of the swept options
 
     # Only in the results of `focusfl reproduce` and on a page
     part: NotRequired[str]  # which of several settings it belongs to: "k = 1"; "" if there is one
@@ -170,6 +177,7 @@ def _check_lengths(row: Row) -> None:
     E = len(row["loss"])
     lists: dict[str, Any] = {k: v for k, v in row.items() if k in PER_AGENT and v is not None}
     lists |= {f"gap_se.{method}": v for method, v in row.get("gap_se", {}).items()}
+    lists |= {f"metrics.{name}": v for name, v in row.get("metrics", {}).items()}
     for key, each in lists.items():
         require(key, len(each) == E > 0, f"one entry per agent ({E}), found {len(each)}")
     require("worst_agent", row["worst_agent"] < E, f"one of {E} agents")
@@ -294,6 +302,8 @@ def _select_agents(row: Row, agents: list[int]) -> Row:
         "pi": None if pi is None else [pi[i] for i in at],
         "true_clusters": None if true is None else [true[i] for i in at],
     }
+    if "metrics" in row:
+        row["metrics"] = {name: [each[i] for i in at] for name, each in row["metrics"].items()}
     if history is not None and history["pi"] is not None:
         labels = [[labels[e] for e in agents] for labels in history["pi"]["pi"]]
         row["history"] = history | {"pi": history["pi"] | {"pi": labels}}

@@ -92,7 +92,7 @@ class Surrogates:
         groups = torch.unique(torch.arange(fed.E) if groups is None else groups, return_inverse=True)[1]
         # A surrogate belongs to no single agent, so it is trained here and not on a Flower node.
         engine = "auto" if setup.settings.engine == "flower" else setup.settings.engine
-        alone = setup.changed(Local(), fraction=1.0, joins={}, leaves={}, engine=engine)
+        alone = setup.changed(Local(), fraction=1.0, joins={}, leaves={}, engine=engine, metrics=(), patience=None)
         key = identity.text_digest(f"{alone.fingerprint}{groups.tolist()}")[:24]
         if key not in self._known:
             self._known[key] = self._load_or_train(key, alone, groups, watch, stop)

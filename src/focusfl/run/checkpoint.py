@@ -11,11 +11,13 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from focusfl.core import State
 from focusfl.core.tree import flatten, unflatten
+from focusfl.run.early_stopping import Best
 from focusfl.util import sealed
 from focusfl.util.errors import InputError
 
@@ -34,7 +36,33 @@ def note_on_stderr(line: str) -> None:
     print(f"note: {line}", file=sys.stderr)
 
 
-def save(folder: Path, fingerprint: str, t: int, server: State, states: State) -> None:
+class Checkpoint(NamedTuple):
+    """Where a run is.
+
+    Attributes:
+        t: Number of rounds done.
+        server: The server's state.
+        states: The agents' states, stacked.
+        best: With early stopping, the best round so far.
+        stopped: Whether training ended before the last round.
+    """
+
+    t: int
+    server: State
+    states: State
+    best: Best | None = None
+    stopped: bool = False
+
+
+def save(
+    folder: Path,
+    fingerprint: str,
+    t: int,
+    server: State,
+    states: State,
+    best: Best | None = None,
+    stopped: bool = False,
+) -> None:
     """Write the checkpoint of a run, atomically. The one before it is kept.
 
     Args:
@@ -43,6 +71,8 @@ def save(folder: Path, fingerprint: str, t: int, server: State, states: State) -
         t: Number of rounds done.
         server: The server's state.
         states: The agents' states, stacked.
+        best: With early stopping, the best round so far.
+        stopped: Training ended before the last round.
     """
     newest = folder / NAME
 
@@ -50,8 +80,14 @@ def save(folder: Path, fingerprint: str, t: int, server: State, states: State) -
         if newest.exists():
             newest.replace(folder / PREVIOUS)
 
-    header = {"format": FORMAT, "fingerprint": fingerprint, "round": t}
-    sealed.write_tensors(newest, flatten({"server": server, "agents": states}), header, keep_previous)
+    header: dict[str, Any] = {"format": FORMAT, "fingerprint": fingerprint, "round": t}
+    tree: State = {"server": server, "agents": states}
+    if best is not None:
+        header["best"] = {"round": best.round, "loss": best.loss, "since": best.since}
+        tree["best"] = {"server": best.server, "agents": best.states}
+    if stopped:
+        header["stopped"] = True
+    sealed.write_tensors(newest, flatten(tree), header, keep_previous)
 
 
 def exists(folder: Path) -> bool:
@@ -73,7 +109,7 @@ def load(
     max_models: int | None = None,
     rounds: int | None = None,
     note: Callable[[str], None] = note_on_stderr,
-) -> tuple[int, State, State]:
+) -> Checkpoint:
     """Read the newest sound checkpoint of a run.
 
     Args:
@@ -86,7 +122,7 @@ def load(
         note: Called with a line about a checkpoint that is not the newest, or cannot be checked.
 
     Returns:
-        The number of rounds done, the server's state and the agents' states.
+        The number of rounds done, the server's state, the agents' states, and what early stopping knows.
 
     Raises:
         InputError: If no checkpoint is sound (damaged, of another run, not finite or too large), or the newest was
@@ -140,7 +176,7 @@ def _read(
     max_models: int | None,
     rounds: int | None,
     note: Callable[[str], None],
-) -> tuple[int, State, State]:
+) -> Checkpoint:
     try:
         tensors, header, checked = sealed.read_tensors(path)
     except sealed.Damaged as error:
@@ -160,7 +196,25 @@ def _read(
     if old:
         note(f"{path} is of an earlier version, without a digest: it cannot be checked for damage")
     tree = unflatten({k: tensors[k] for k in expected})
-    return t, tree.get("server", {}), tree.get("agents", {})
+    best = _read_best(path, header, tensors, expected, max_models)
+    return Checkpoint(t, tree.get("server", {}), tree.get("agents", {}), best, header.get("stopped") is True)
+
+
+def _read_best(
+    path: Path, header: dict[str, Any], tensors: State, expected: State, max_models: int | None
+) -> Best | None:
+    """Return the best round of a run with early stopping; None if it has none."""
+    about = header.get("best")
+    if about is None:
+        return None
+    for k, v in expected.items():
+        _check_tensor(path, k, tensors.get(f"best/{k}"), v, max_models if k.startswith("server/w/") else None)
+    tree = unflatten({k: tensors[f"best/{k}"] for k in expected})
+    try:
+        numbers = int(about["round"]), float(about["loss"]), int(about["since"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise NotSound(f"{path}: what it says of its best round cannot be read") from error
+    return Best(*numbers, tree.get("server", {}), tree.get("agents", {}))
 
 
 def _check_tensor(path: Path, name: str, found: Tensor | None, expected: Tensor, max_models: int | None) -> None:

@@ -6,15 +6,18 @@ DIR/.lock                         held by the process that works in this folder
 DIR/results.json                  one row per finished run
 DIR/left-out.json                 with "all": the methods that cannot run, and why
 DIR/runs/focus-seed0/             history.jsonl, two checkpoints, examples.safetensors, result.json
+DIR/runs/focus-seed0/model/       the trained model (run/saved/store.py), for focusfl predict
+DIR/tracking/mlflow/              with --track mlflow: what MLflow reads; so with tensorboard and wandb
 DIR/surrogates/KEY.json           best losses, shared by the methods; KEY.safetensors: per test example
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from focusfl.algorithms import split_method
 from focusfl.data.federation import Federation
 from focusfl.data.own.folder import FolderFederation
 from focusfl.fairness import examples
@@ -23,6 +26,7 @@ from focusfl.report.rows import Row
 from focusfl.report.sentences import agent_names
 from focusfl.run import results
 from focusfl.run.best_loss import Surrogates, resolve
+from focusfl.run.callbacks import Callback, Callbacks
 from focusfl.run.experiment import Experiment
 from focusfl.run.fit import notes, train_and_judge
 from focusfl.run.result import Result
@@ -33,7 +37,12 @@ from focusfl.util.interrupt import graceful_stop
 from focusfl.util.progress import RunProgress
 
 # What an experiment writes. The marker is last, so that it is also deleted last.
-CONTENTS = ("results.json", "left-out.json", "runs", "surrogates", "data.json", "experiment.json")
+CONTENTS = ("results.json", "left-out.json", "runs", "tracking", "surrogates", "data.json", "experiment.json")
+
+
+def no_callbacks(method: str, seed: int) -> Sequence[Callback]:
+    """The default `callbacks`."""
+    return ()
 
 
 def compare(
@@ -43,6 +52,8 @@ def compare(
     overwrite: bool = False,
     progress: bool | None = None,
     note: Callable[[str], None] = print,
+    models: bool = True,
+    callbacks: Callable[[str, int], Sequence[Callback]] = no_callbacks,
 ) -> list[Row]:
     """Run an experiment; if the folder already holds all its results, only read them.
 
@@ -53,6 +64,8 @@ def compare(
         overwrite: Delete the results in that folder and start over.
         progress: Show progress bars on stderr. Default: if stderr is a terminal.
         note: Called with every remark for the user.
+        models: Save the trained model of every run.
+        callbacks: Returns the callbacks of a run, given its method and its seed.
 
     Returns:
         The rows of results.json.
@@ -76,7 +89,7 @@ def compare(
         note(agent_names(fed.agents))
     for line in dict.fromkeys(line for setup in runs.values() for line in notes(setup)):
         note(line)
-    for name in experiment.params.keys() - {method.split(":")[0] for method in experiment.methods}:
+    for name in experiment.params.keys() - {split_method(method)[0] for method in experiment.methods}:
         note(f"options of {name} are set, but it is not one of the algorithms")
     with files.lock(files.make_folder(out) / ".lock", wait=0) as locked:
         if not locked:
@@ -93,7 +106,7 @@ def compare(
             note(f"{out} already holds this experiment: nothing to do (--overwrite runs it again)")
         else:
             with graceful_stop() as stop, RunProgress(progress) as bars:
-                rows = _run(experiment, out, left_out, bars, stop)
+                rows = _run(experiment, out, left_out, bars, stop, models, callbacks)
     if not rows:
         raise Diverged(f"every method failed: {next(iter(left_out.values()))}")
     return rows
@@ -131,7 +144,13 @@ def _claim(
 
 
 def _run(
-    experiment: Experiment, out: Path, left_out: dict[str, str], bars: RunProgress, stop: Callable[[], bool]
+    experiment: Experiment,
+    out: Path,
+    left_out: dict[str, str],
+    bars: RunProgress,
+    stop: Callable[[], bool],
+    models: bool,
+    callbacks: Callable[[str, int], Sequence[Callback]],
 ) -> list[Row]:
     """Compute every run that has not finished. With "all", leave out methods that diverge, with all their rows."""
     surrogates = Surrogates(out / "surrogates")
@@ -143,8 +162,11 @@ def _run(
             folder = results.run_folder(out, method, seed)
             row = results.read_row(folder)
             if row is None:
+                watchers = Callbacks(callbacks(method, seed))
                 try:
-                    result = train_and_judge(setup, bars, surrogates, files.make_folder(folder), stop=stop)
+                    result = train_and_judge(
+                        setup, bars, surrogates, files.make_folder(folder), stop=stop, callbacks=watchers
+                    )
                 except Diverged as reason:
                     if experiment.algorithms != ["all"]:
                         raise Diverged(f"{method}, seed {seed}: {reason}") from reason
@@ -155,6 +177,8 @@ def _run(
                     continue
                 row = result.row() | {"method": method}
                 _add_paired_noise(result, row, folder, [other for other in rows if other["seed"] == seed], out)
+                if models:
+                    result.save(folder / "model")
                 row = results.write_row(folder, row)
             rows.append(row)
             results.write_rows(out, rows)

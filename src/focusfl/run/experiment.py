@@ -22,10 +22,10 @@ from pydantic import (
     model_validator,
 )
 
-from focusfl.algorithms import ALGORITHMS, PRESETS
+from focusfl.algorithms import ALGORITHMS, PRESETS, find_method, split_method
 from focusfl.core import Algorithm
 from focusfl.core.train import Train
-from focusfl.data import DATA
+from focusfl.data import find_data
 from focusfl.data.federation import Federation
 from focusfl.data.shift import SHIFTS
 from focusfl.run.settings import Settings
@@ -37,7 +37,18 @@ Table = dict[str, Any]
 SETTINGS = [
     f.name for f in dataclasses.fields(Settings) if f.init and f.name not in ("seed", "train")
 ]  # keys in TOML
-OMITTED_DEFAULTS = ("joins", "leaves", "secure", "minimum", "timeout", "wait")
+OMITTED_DEFAULTS = (
+    "joins",
+    "leaves",
+    "secure",
+    "minimum",
+    "timeout",
+    "wait",
+    "loss",
+    "metrics",
+    "validation",
+    "patience",
+)
 """Settings that experiment.json has only if they are set: in folders of older versions these keys are missing."""
 
 
@@ -51,6 +62,7 @@ class Experiment(BaseModel):
         algorithms: Names such as "focus" or "qffl:q=0.1", or only "all".
         seeds: Every method runs once per seed.
         settings: Options of every run, except its seed. In TOML their keys are at the top level.
+        model: A network by name, such as "mlp:64,32" (models.named); "" is that of the data set's recipe.
         train: Options of local training that replace those of the data set's recipe.
         shift: Changes to the data, applied in order: each has a `kind` and its options (focusfl.data.shift).
         params: Options of the methods, by name. In TOML each method has a table of its name.
@@ -64,6 +76,7 @@ class Experiment(BaseModel):
     algorithms: list[str] = Field(min_length=1)
     seeds: list[Seed] = Field(default=[0, 1, 2], min_length=1)
     settings: InstanceOf[Settings] = Settings()
+    model: str = ""
     train: Table = {}
     shift: list[Table] = []
     params: dict[str, Table] = {}
@@ -76,7 +89,9 @@ class Experiment(BaseModel):
             return raw
         options = {k: v for k, v in raw.items() if k in SETTINGS}
         others = {k: v for k, v in raw.items() if k not in SETTINGS}
-        return {**others, "settings": Settings(**_typed("", Settings, options))}
+        settings = Settings(**_typed("", Settings, options))
+        _require_names(settings)
+        return {**others, "settings": settings}
 
     @model_serializer
     def _serialise(self) -> Table:
@@ -87,7 +102,8 @@ class Experiment(BaseModel):
         for k in OMITTED_DEFAULTS:
             if options[k] == getattr(default, k):
                 del options[k]
-        return head | options | {"train": self.train, "shift": self.shift, "params": self.params}
+        model = {"model": self.model} if self.model else {}  # older folders have none
+        return head | model | options | {"train": self.train, "shift": self.shift, "params": self.params}
 
     def with_settings(self, **options: Any) -> Experiment:
         """Return the same experiment with other settings.
@@ -98,7 +114,9 @@ class Experiment(BaseModel):
         Raises:
             InputError: If an option is unknown or its value is out of range.
         """
-        return self.model_copy(update={"settings": self.settings.updated(**options)})
+        settings = self.settings.updated(**options)
+        _require_names(settings)
+        return self.model_copy(update={"settings": settings})
 
     @staticmethod
     def parse(raw: Mapping[str, Any], where: str = "") -> Experiment:
@@ -111,7 +129,9 @@ class Experiment(BaseModel):
         Raises:
             InputError: If a key is unknown or a value cannot be used.
         """
-        methods = {*ALGORITHMS, *PRESETS}
+        written = raw.get("algorithms")
+        named = [split_method(m)[0] for m in written if isinstance(m, str)] if isinstance(written, list) else []
+        methods = {*ALGORITHMS, *PRESETS, *named} - {"all"}
         keys = {*Experiment.model_fields, *SETTINGS, *methods} - {"params", "settings"}
         params = {k: v for k, v in raw.items() if k in methods}
         body = {k: v for k, v in raw.items() if k not in methods}
@@ -141,16 +161,14 @@ class Experiment(BaseModel):
         """Return a method with its options: those of its table, then those after its name.
 
         Args:
-            method: A name, with options after colons: "qffl:q=0.1".
+            method: A name, with options after colons: "qffl:q=0.1", "my_module:MyMethod:lam=0.5".
             clusters: Number of true clusters, if it is known: the default of the option M.
 
         Raises:
             InputError: If the name or an option is unknown, or a value cannot be used.
         """
-        name, *changes = method.split(":")
-        make = ALGORITHMS.get(name) or PRESETS.get(name)
-        if make is None:
-            raise InputError(f"unknown algorithm {name!r}: {nearest(name, [*ALGORITHMS, *PRESETS])}")
+        name, changes = split_method(method)
+        make = find_method(name)
         options = apply_changes(dict(self.params.get(name, {})), changes, method)
         if clusters is not None and "M" in inspect.signature(make).parameters:
             options.setdefault("M", clusters)
@@ -173,7 +191,7 @@ class Experiment(BaseModel):
         Args:
             seed: The seed of the data, and of every shift without its own `seed`.
         """
-        functions = [f if "seed" in f.keywords else partial(f, seed=seed) for f in self._data_functions()]
+        functions = [_seeded(f, seed) for f in self._data_functions()]
         fed = functions[0]()
         for shift in functions[1:]:
             fed = shift(fed)
@@ -183,12 +201,10 @@ class Experiment(BaseModel):
         """Return the function that makes the data and those that shift it, each with its checked options."""
         functions: list[partial[Federation]] = []
         for table in [self.data, *self.shift]:
-            where, key, known = ("shift", "kind", SHIFTS) if functions else ("data", "name", DATA)
+            where, key, find = ("shift", "kind", _find_shift) if functions else ("data", "name", find_data)
             name, options = str(table.get(key)), {k: v for k, v in table.items() if k != key}
-            if name not in known:
-                what = "shift" if functions else "data set"
-                raise InputError(f"unknown {what} {name!r}: {nearest(name, known)}")
-            functions.append(partial(known[name], **_typed(where, known[name], options)))
+            make = find(name)
+            functions.append(partial(make, **_typed(where, make, options)))
         return functions
 
     def setups(self, seed: int) -> dict[str, Setup | CannotRun]:
@@ -206,16 +222,25 @@ class Experiment(BaseModel):
         fed = self.federation(seed)
         clusters = None if fed.clusters is None else len(fed.clusters.unique())
         settings = self.settings.updated(seed=seed, train=self.train_options(fed.recipe.train))
+        fed = fed.with_validation(settings.validation, seed)  # once for all methods
         setups: dict[str, Setup | CannotRun] = {}
         for method in self.methods:
             algorithm = self.algorithm(method, clusters)
             try:
-                setups[method] = Setup.of(algorithm, fed, settings=settings)
+                setups[method] = Setup.of(algorithm, fed, model=self.model or None, settings=settings)
             except CannotRun as reason:
                 if self.algorithms != ["all"]:
                     raise
                 setups[method] = reason
         return setups
+
+
+def _require_names(settings: Settings) -> None:
+    """Refuse functions: an experiment is stored as text, by which it is recognised when it is resumed."""
+    if settings.loss is not None and not isinstance(settings.loss, str):
+        raise InputError("loss: an experiment needs the name of a loss; a torch loss is for ff.fit")
+    if isinstance(settings.metrics, Mapping):
+        raise InputError("metrics: an experiment needs names of metrics; functions are for ff.fit")
 
 
 def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
@@ -265,7 +290,7 @@ def apply_changes(raw: Table, changes: Iterable[str], where: str = "--set") -> T
             value = text.strip()
         except (ValueError, RecursionError) as error:
             raise InputError(f"{where} {change[:40]}...: not TOML: {error}") from error
-        *path, last = key.strip().split(".")
+        *path, last = key_parts(key.strip())
         table = raw
         for part in path:
             if isinstance(table.get(part), str):  # data = "name"
@@ -275,6 +300,17 @@ def apply_changes(raw: Table, changes: Iterable[str], where: str = "--set") -> T
                 raise InputError(f"{where} {change}: {part} is not a table")
         table[last] = value
     return raw
+
+
+def key_parts(key: str) -> list[str]:
+    """Split a key at its dots, except those of a module's name.
+
+    >>> key_parts("focus.M"), key_parts("my_package.methods:MyMethod.lam")
+    (['focus', 'M'], ['my_package.methods:MyMethod', 'lam'])
+    """
+    module, colon, rest = key.rpartition(":")
+    first, *others = rest.split(".")
+    return [f"{module}{colon}{first}", *others]
 
 
 def find(name: str) -> Path:
@@ -303,20 +339,34 @@ def catalogue() -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
 
 
+def _find_shift(kind: str) -> Callable[..., Federation]:
+    if kind not in SHIFTS:
+        raise InputError(f"unknown shift {kind!r}: {nearest(kind, SHIFTS)}")
+    return SHIFTS[kind]
+
+
+def _seeded(make: partial[Federation], seed: int) -> partial[Federation]:
+    """Return the function with the seed, unless it has one or takes none."""
+    takes_seed = "seed" in inspect.signature(make.func).parameters
+    return partial(make, seed=seed) if takes_seed and "seed" not in make.keywords else make
+
+
 def _typed(where: str, target: Any, options: Table) -> Table:
     """Check options against the parameters of a dataclass or function, and return them with its types.
 
-    A parameter `fed` is not an option: it is the federation that a shift changes.
+    A parameter `fed` is not an option: it is the federation that a shift changes. The seed may be left out: it is
+    that of the run. A function of the user's own may lack types.
     """
     if not isinstance(options, dict):
         raise InputError(f"{where} = {options!r}: expected a table of options")
     hints = typing.get_type_hints(target if inspect.isclass(target) else getattr(target, "__func__", target))
     fields: Table = {
-        name: (hints[name], ... if parameter.default is parameter.empty else None)
+        name: (hints.get(name, Any), ... if parameter.default is parameter.empty and name != "seed" else None)
         for name, parameter in inspect.signature(target).parameters.items()
-        if name != "fed"
+        if name != "fed" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
-    checked = _validated(where, create_model(where, **fields), options, fields)
+    config = ConfigDict(arbitrary_types_allowed=True)
+    checked = _validated(where, create_model(where, __config__=config, **fields), options, fields)
     return {k: getattr(checked, k) for k in options}
 
 

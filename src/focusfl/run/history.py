@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 
 from focusfl.engines import Scores
 from focusfl.fairness.metrics import agnostic_loss, average
+from focusfl.fairness.scores import defined, mean
 from focusfl.report.rows import Count, Number, describe_error
 from focusfl.util import files, sealed
 from focusfl.util.errors import InputError
@@ -41,29 +42,47 @@ class RoundRow(TypedDict):
     loss: NotRequired[list[Number]]  # [E]
     acc: NotRequired[list[Number] | None]  # [E]
     pi: NotRequired[list[list[Number]] | None]  # [E][M] soft labels
+    avg_metrics: NotRequired[dict[str, Number | None]]  # by name, over the agents for whom it is defined
+    metrics: NotRequired[dict[str, list[Number | None]]]  # [E] by name; None where it is not defined
+    validation_loss: NotRequired[Number]  # the mean over the agents that have validation data
+    validation_losses: NotRequired[list[Number | None]]  # [E]
 
 
 _ROUND = TypeAdapter(RoundRow)
 
 
 class History:
-    """Appends to history.jsonl; what a killed run wrote after its last checkpoint is deleted first.
+    """Collects the rounds and appends them to history.jsonl.
+
+    What a killed run wrote after its last checkpoint is deleted first.
 
     Args:
-        folder: The run's folder; with None nothing is written, and only the seconds are counted.
+        folder: The run's folder; with None nothing is written.
         rounds_done: Rounds of the checkpoint that the run resumes from; 0 for a new run.
+
+    Attributes:
+        rows: All rounds so far, as `read` returns them.
+        seconds: Of training, in all of them.
     """
 
     def __init__(self, folder: Path | None, rounds_done: int) -> None:
         self.path, self.seconds = None if folder is None else folder / NAME, 0.0
+        self.rows: list[dict[str, Any]] = []
         if folder is not None and self.path is not None:
             earlier = [row for row in read(folder) if row["round"] <= rounds_done] if rounds_done else []
             self.seconds = sum(row["seconds"] for row in earlier)
+            self.rows = list(earlier)
             lines = (json.dumps(sealed.add_digest(row)) + "\n" for row in earlier)
             files.write_text(self.path, "".join(lines))
 
     def write(
-        self, t: int, scores: Scores | None, pi: Tensor | None, seconds: float, dropped: Mapping[int, str]
+        self,
+        t: int,
+        scores: Scores | None,
+        pi: Tensor | None,
+        seconds: float,
+        dropped: Mapping[int, str],
+        validation: Scores | None = None,
     ) -> None:
         """Append a round.
 
@@ -74,10 +93,9 @@ class History:
             pi: [E, M] the soft labels, if the method has them.
             seconds: The duration of training in this round.
             dropped: Agents that were left out of the round, and why.
+            validation: Scores on validation data, if there are any.
         """
         self.seconds += seconds
-        if self.path is None:
-            return
         row: dict[str, Any] = {"round": t, "seconds": round(seconds, 6)}
         if dropped:
             row["dropped"] = {str(e): why for e, why in dropped.items()}
@@ -90,12 +108,29 @@ class History:
                     "acc": None if scores.acc is None else scores.acc.tolist(),
                 }
                 row |= {"pi": None if pi is None else pi.tolist()}
-        sealed.append_line(self.path, row, sync=False)
+            row |= _metrics(scores)
+        if validation is not None:
+            row["validation_loss"] = mean(validation.loss)
+            if len(validation.loss) <= MAX_AGENTS:
+                row["validation_losses"] = defined(validation.loss)
+        self.rows.append(row)
+        if self.path is not None:
+            sealed.append_line(self.path, row, sync=False)
 
     def sync(self) -> None:
         """Wait until all rounds are on the disk."""
         if self.path is not None:
             files.sync_file(self.path)
+
+
+def _metrics(scores: Scores) -> dict[str, Any]:
+    """Return the metrics of a round: their averages, and with few agents all values."""
+    if not scores.metrics:
+        return {}
+    row: dict[str, Any] = {"avg_metrics": {name: mean(values) for name, values in scores.metrics.items()}}
+    if len(scores.loss) <= MAX_AGENTS:
+        row["metrics"] = {name: defined(values) for name, values in scores.metrics.items()}
+    return row
 
 
 def rounds_to(rows: list[dict[str, Any]], goals: tuple[float, ...] = GOALS) -> dict[str, int | None] | None:

@@ -41,6 +41,10 @@ def fingerprint(setup: Setup) -> str:
     parts += [setup.engine.name, settings.fraction, repr(network), setup.task.attributes()]
     parts += behaviour(network, setup.fed.training.x)
     parts += ["bf16"] * setup.bf16
+    if not setup.task.loss.default:
+        parts += ["loss", *setup.task.loss.signature(setup.task.classes or 1)]
+    if settings.patience is not None:  # the examples it depends on are in the data's fingerprint
+        parts += ["patience", settings.patience, settings.eval_every]
     parts += [repr(setup.presence)] * bool(setup.presence.joins or setup.presence.leaves)
     total = hashlib.sha256(json.dumps(parts).encode())
     for k, v in sorted({**dict(network.named_parameters()), **dict(network.named_buffers())}.items()):

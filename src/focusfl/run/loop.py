@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +16,9 @@ from focusfl.core import Algorithm, State
 from focusfl.core.tree import flatten, put, tree_map
 from focusfl.engines import Engine, Scores, plan
 from focusfl.fairness.metrics import average
+from focusfl.fairness.scores import mean
 from focusfl.run import checkpoint
+from focusfl.run.early_stopping import EarlyStopping
 from focusfl.run.history import History
 from focusfl.run.presence import Presence
 from focusfl.run.settings import Settings
@@ -41,6 +44,8 @@ class Runnable(Protocol):
     @property
     def presence(self) -> Presence: ...
     @property
+    def validates(self) -> bool: ...  # there are validation data
+    @property
     def fingerprint(self) -> str: ...
     def start(self) -> tuple[State, State]: ...
     def enrolled(self, server: State, count: int) -> State: ...
@@ -59,10 +64,37 @@ class Round:
     total_seconds: float  # of training since round 1, without evaluation
     seconds: float  # of this round
     replied: int  # how many agents
+    validation: Scores | None = None  # on validation data, if it was evaluated and there are such data
+    trained: int = 0  # rounds trained so far: more than t if a run that stopped early returns to its best round
+    history: Sequence[Mapping[str, Any]] = ()  # the rounds so far (run.history.RoundRow)
+
+    @property
+    def metrics(self) -> Mapping[str, Tensor]:
+        """The metrics that were asked for, [E] by name; empty if the round was not evaluated."""
+        return {} if self.scores is None else self.scores.metrics
+
+
+class Evaluation(NamedTuple):
+    """What an evaluation found: see `Round`."""
+
+    scores: Scores | None = None
+    pi: Tensor | None = None
+    loss: float | None = None
+    validation: Scores | None = None
+
+    @property
+    def validation_loss(self) -> float | None:
+        """The mean over the agents that have validation data."""
+        return None if self.validation is None else mean(self.validation.loss)
 
 
 def never() -> bool:
     """The default `stop`."""
+    return False
+
+
+def go_on(_: Round) -> bool:
+    """The default `on_round`."""
     return False
 
 
@@ -72,8 +104,12 @@ def run(
     resume: bool = False,
     eval_every: int | None = None,
     stop: Stop = never,
+    on_round: Callable[[Round], bool] = go_on,
 ) -> Iterator[Round]:
-    """Train, and yield after every round.
+    """Train, and yield after every round. What is yielded last is the result.
+
+    With `settings.patience`, training may stop early, and the last yield is the round with the lowest validation
+    loss.
 
     Args:
         setup: The run.
@@ -81,6 +117,8 @@ def run(
         resume: Continue from the checkpoint in the folder, if there is one.
         eval_every: Overrides `settings.eval_every`; the last round is evaluated too. 0 never evaluates.
         stop: Asked after each round. If it returns True, a checkpoint is written and Interrupted is raised.
+        on_round: Called after each round. If it returns True, this round is the last: it is evaluated, and a run
+            that is resumed does not continue after it.
 
     Raises:
         Diverged: If a number is no longer finite, or too large to go on (`checkpoint.problem`).
@@ -88,43 +126,76 @@ def run(
     """
     eval_every = setup.settings.eval_every if eval_every is None else eval_every
     try:
-        yield from _rounds(setup, folder, resume, eval_every, stop)
+        yield from _rounds(setup, folder, resume, eval_every, stop, on_round)
     finally:
         setup.engine.close()
 
 
-def _rounds(setup: Runnable, folder: Path | None, resume: bool, eval_every: int, stop: Stop) -> Iterator[Round]:
-    settings, T = setup.settings, setup.settings.T
+def _rounds(
+    setup: Runnable,
+    folder: Path | None,
+    resume: bool,
+    eval_every: int,
+    stop: Stop,
+    on_round: Callable[[Round], bool],
+) -> Iterator[Round]:
+    settings, T, at = setup.settings, setup.settings.T, _start(setup, folder, resume)
+    server, states, done, ended = at.server, at.states, at.t, at.stopped or at.t == T
+    history, early = History(folder, done), EarlyStopping(settings.patience, at.best)
+    while not ended:
+        started = time.perf_counter()
+        server, replied, dropped = _one_round(setup, server, states, done)
+        done, seconds = done + 1, time.perf_counter() - started
+        found = Evaluation()
+        if eval_every and (done == T or done % eval_every == 0):
+            found = _evaluate(setup, server, states, done)
+        early.update(done, found.validation_loss, server, states)
+        times = history.seconds + seconds, seconds, replied
+        last = Round(done, server, states, *found[:3], *times, found.validation, done, history.rows)
+        ended = on_round(last) or early.over or done == T
+        if ended and eval_every and found.scores is None:
+            found = _evaluate(setup, server, states, done)
+            early.update(done, found.validation_loss, server, states)
+            last = replace(last, scores=found.scores, pi=found.pi, loss=found.loss, validation=found.validation)
+        if found.scores is not None:
+            dropped |= {e: f"evaluation: {why}" for e, why in found.scores.dropped.items() if e not in dropped}
+        history.write(done, found.scores, found.pi, seconds, dropped, found.validation)
+        interrupted = stop() and not ended
+        if folder is not None and (ended or interrupted or done % settings.checkpoint_every == 0):
+            history.sync()  # first: a checkpoint's rounds are always in the history
+            checkpoint.save(folder, setup.fingerprint, done, server, states, early.best, ended and done < T)
+        yield last
+        if interrupted:
+            raise Interrupted(f"stopped after round {done} of {T}")
+    chosen, nothing_done = early.best, done == at.t  # it was resumed, and there was nothing left to do
+    if chosen is not None and chosen.round != done:
+        server, everyone = chosen.server, np.arange(setup.E)
+        put(states, torch.from_numpy(everyone), chosen.states)
+        setup.engine.agents_joined(everyone)  # where states live elsewhere, send them
+    elif not nothing_done:
+        return
+    t = done if chosen is None else chosen.round
+    found = _evaluate(setup, server, states, t) if eval_every else Evaluation()
+    yield Round(t, server, states, *found[:3], history.seconds, 0.0, 0, found.validation, done, history.rows)
+
+
+def _start(setup: Runnable, folder: Path | None, resume: bool) -> checkpoint.Checkpoint:
+    """Return the states before the first round, or those of the checkpoint from which the run is resumed."""
     server, states = setup.start()
-    rounds_done = 0
     if folder is not None:
         files.remove_temporary_files(folder)
     if folder is not None and not resume:
         checkpoint.discard(folder)
-    if folder is not None and checkpoint.exists(folder):
-        max_models = setup.algorithm.max_models
-        rounds_done, server, states = checkpoint.load(folder, setup.fingerprint, server, states, max_models, T)
-        server, states = (tree_map(lambda v: v.to(setup.device), tree) for tree in (server, states))
-    history = History(folder, rounds_done)
-    for t in range(rounds_done, T):
-        started = time.perf_counter()
-        server, replied, dropped = _one_round(setup, server, states, t)
-        done, last, seconds = t + 1, t + 1 == T, time.perf_counter() - started
-        scores, pi, loss = None, None, None
-        if eval_every and (last or done % eval_every == 0):
-            scores, pi, loss = _evaluate(setup, server, states, done)
-            dropped |= {e: f"evaluation: {why}" for e, why in scores.dropped.items() if e not in dropped}
-        history.write(done, scores, pi, seconds, dropped)
-        stopping = stop() and not last
-        if folder is not None and (last or stopping or done % settings.checkpoint_every == 0):
-            history.sync()  # first: a checkpoint's rounds are always in the history
-            checkpoint.save(folder, setup.fingerprint, done, server, states)
-        yield Round(done, server, states, scores, pi, loss, history.seconds, seconds, replied)
-        if stopping:
-            raise Interrupted(f"stopped after round {done} of {T}")
-    if rounds_done == T:  # resumed, and there was nothing left to do
-        scores, pi, loss = _evaluate(setup, server, states, T) if eval_every else (None, None, None)
-        yield Round(T, server, states, scores, pi, loss, history.seconds, 0.0, 0)
+    if folder is None or not checkpoint.exists(folder):
+        return checkpoint.Checkpoint(0, server, states)
+    T, max_models = setup.settings.T, setup.algorithm.max_models
+    found = checkpoint.load(folder, setup.fingerprint, server, states, max_models, T)
+
+    def here(tree: State) -> State:
+        return tree_map(lambda v: v.to(setup.device), tree)
+
+    best = found.best and found.best._replace(server=here(found.best.server), states=here(found.best.states))
+    return found._replace(server=here(found.server), states=here(found.states), best=best)
 
 
 def _one_round(setup: Runnable, server: State, states: State, t: int) -> tuple[State, int, dict[int, str]]:
@@ -145,18 +216,23 @@ def _one_round(setup: Runnable, server: State, states: State, t: int) -> tuple[S
     return server, len(replied), dict(replies.dropped)
 
 
-def _evaluate(setup: Runnable, server: State, states: State, t: int) -> tuple[Scores, Tensor | None, float]:
-    """Scores of every agent on its own test data, labels, and the mean loss.
+def _evaluate(setup: Runnable, server: State, states: State, t: int) -> Evaluation:
+    """Scores of every agent on its own data, labels, and the mean loss.
 
     Agents that have not joined yet or have left are evaluated with the state they hold.
     """
     with setup.engine.threads():
         scores = setup.engine.evaluate(setup.algorithm, server, states)
+        validation = (
+            setup.engine.evaluate(setup.algorithm, server, states, "validation") if setup.validates else None
+        )
     for e in (~torch.isfinite(scores.loss)).nonzero().flatten().tolist():
         if e not in scores.dropped:
             raise _divergence(t, f"the loss of agent {e} is not finite", setup.settings)
     loss = average(scores.loss[torch.isfinite(scores.loss)])  # of the agents that sent theirs
-    return scores, setup.engine.labels(setup.algorithm, server, states), loss
+    if validation is not None and torch.isinf(validation.loss).any():
+        raise _divergence(t, "a validation loss is infinite", setup.settings)
+    return Evaluation(scores, setup.engine.labels(setup.algorithm, server, states), loss, validation)
 
 
 def _divergence(t: int, what: str, settings: Settings) -> Diverged:

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from focusfl.core import Algorithm, Data, State
-from focusfl.core.tree import take
-from focusfl.data.check import as_data, as_inputs, check_agents
-from focusfl.data.own.folder import FolderFederation
+from focusfl.algorithms import method_name
+from focusfl.core import Algorithm, State
 from focusfl.engines import Scores
-from focusfl.engines.one_agent import LocalAgent, predictor
 from focusfl.fairness import intervals, metrics
 from focusfl.fairness.examples import Examples, standard_error
 from focusfl.fairness.intervals import Interval
+from focusfl.fairness.scores import defined, mean
+from focusfl.report.comparison import Comparison
 from focusfl.report.gains import BASELINES
+from focusfl.report.html.notebook import result_card
 from focusfl.report.rows import ROW_VERSION, IntervalRow, Row
 from focusfl.report.sentences import compare_with_baselines, explain
+from focusfl.run import columns
 from focusfl.run.best_loss import BestLoss
+from focusfl.run.saved.of_result import trained_model
+from focusfl.run.saved.trained import Newcomer, TrainedModel
 from focusfl.run.settings import Settings
 from focusfl.run.setup import Setup
 from focusfl.util.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _CALLS = {"fedavg": "FedAvg", "local": "Local"}
 MANY_AGENTS = 20  # from this number on, the 5th and 95th percentiles leave some agents out
@@ -42,6 +49,10 @@ class Result:
     pi: Tensor | None  # [E, M] the soft labels; None if the method has none
     best: BestLoss
     seconds: float  # of training
+    validation: Scores | None = None  # on validation data, if there are any
+    t: int = 0  # the round of this result, from 1
+    rounds: int = 0  # rounds trained; more than t if training stopped early and returned to its best round
+    log: Sequence[Mapping[str, Any]] = field(default=(), repr=False)  # the rounds (run.history.RoundRow)
 
     @property
     def loss(self) -> Tensor:
@@ -50,6 +61,27 @@ class Result:
     @property
     def acc(self) -> Tensor | None:
         return self.scores.acc
+
+    @property
+    def metrics(self) -> Mapping[str, Tensor]:
+        """The metrics that were asked for, [E] by name; NaN where one is not defined."""
+        return self.scores.metrics
+
+    @property
+    def validation_loss(self) -> float | None:
+        """The mean loss on validation data, over the agents that have some."""
+        return None if self.validation is None else mean(self.validation.loss)
+
+    @property
+    def history(self) -> dict[str, list[float]]:
+        """One list per quantity, one entry per round: `pandas.DataFrame(result.history)`."""
+        return columns.by_round(self.log)
+
+    @property
+    def history_by_agent(self) -> dict[str, list[Any]]:
+        """One list per quantity, one entry per evaluated round and agent, for `pandas.DataFrame`."""
+        fed = self.setup.fed
+        return columns.by_agent(self.log, getattr(fed, "agents", ()) or range(fed.E))
 
     @property
     def bayes(self) -> Tensor:
@@ -93,12 +125,17 @@ class Result:
         true = self.setup.fed.clusters
         return None if true is None else metrics.adjusted_rand_index(self.clusters, true)
 
-    def predict(self, agent: int, x: Any) -> Tensor:
+    @cached_property
+    def model(self) -> TrainedModel:
+        """What is left for use: predictors of all agents, newcomers, export; without anybody's data."""
+        return trained_model(self)
+
+    def predict(self, agent: int | str, x: Any) -> Tensor:
         """Predict with the model of one agent.
 
         Args:
-            agent: The agent's number.
-            x: Examples, of the shape that the model was trained on.
+            agent: The agent's number or name.
+            x: Raw examples, as for `TrainedModel.predict`; they are scaled as the training data were.
 
         Returns:
             Class probabilities [n, C], or values [n] in regression.
@@ -106,38 +143,30 @@ class Result:
         Raises:
             InputError: There is no such agent, or the examples have another shape.
         """
-        if not 0 <= agent < self.setup.fed.E:
-            raise InputError(f"agent = {agent}: there are agents 0 to {self.setup.fed.E - 1}")
-        view = self.setup.algorithm.downlink(self.server, torch.tensor(agent))
-        return self._predict(view, take(self.states, agent), x)
+        return self.model.predict(agent, x)
 
-    def assign(self, x: Any, y: Any) -> Newcomer:
+    def assign(self, x: Any, y: Any = None) -> Newcomer:
         """Label a new agent that did not train: one E step on its data. The server does not change.
 
         Args:
-            x: The new agent's examples.
-            y: Their labels.
+            x: The new agent's raw examples.
+            y: Their labels; None if there are none (see `TrainedModel.assign`).
 
         Raises:
             InputError: The data does not fit the federation's.
         """
-        setup = self.setup
-        tokens = not setup.fed.training.x.is_floating_point()
-        data = as_data("the newcomer", (x, y), tokens)
-        check_agents([setup.fed.train(0), data], setup.fed.classes, "training")
-        data = Data(data.x.to(setup.device), data.y.to(setup.device))
-        agent = LocalAgent(setup.task, data, setup.settings.local, 0.0, setup.settings.seed, 0, 0)
-        return Newcomer(self, *setup.algorithm.assign(self.server, agent))
+        return self.model.assign(x, y)
 
-    def _predict(self, view: State, state: State, x: Any) -> Tensor:
-        with torch.no_grad():
-            trained_on = self.setup.fed.training.x
-            inputs = as_inputs("x", x).to(self.setup.device, trained_on.dtype)
-            if inputs.shape[1:] != trained_on.shape[1:]:
-                shape, expected = list(inputs.shape[1:]), list(trained_on.shape[1:])
-                raise InputError(f"x: an example has shape {shape}; the model was trained on {expected}")
-            p = self.setup.algorithm.predict(view, state, predictor(self.setup.task, inputs))
-        return p.squeeze(-1).cpu() if self.setup.task.classes is None else p.cpu()
+    def save(self, path: str | Path) -> Path:
+        """Save the trained model in a folder, from which `ff.load` reads it. Nobody's data is in it.
+
+        Args:
+            path: The folder; a model that it holds is replaced.
+
+        Raises:
+            InputError: The folder holds something else.
+        """
+        return self.model.save(path)
 
     def row(self) -> Row:
         """Return the run as a row of `results.json`."""
@@ -145,6 +174,13 @@ class Result:
         measured = self.scores, self.best, self.pi, self.seconds
         row = row_of(self.setup.algorithm, settings, fed.name, self.setup.engine.name, *measured)
         row["n"] = fed.training.sizes.tolist()
+        row["rounds"] = self.rounds or settings.T
+        if settings.patience is not None:
+            row["best_round"] = self.t
+        if self.validation_loss is not None:
+            row["validation_loss"] = self.validation_loss
+        if not self.setup.task.loss.default:
+            row["loss_name"] = self.setup.task.loss.name
         if fed.clusters is not None:
             row["true_clusters"] = fed.clusters.tolist()
             row["ari"] = metrics.adjusted_rand_index(torch.tensor(row["clusters"]), fed.clusters)
@@ -157,8 +193,8 @@ class Result:
                 row["faa90"] = intervals.middle(self.excess_risk)
                 middle = intervals.middle_interval(self.excess_risk, self.excess_se)
                 row["faa90_interval"] = interval_row(middle)
-        if isinstance(fed, FolderFederation):
-            row["names"] = list(fed.agents)
+        if names := getattr(fed, "agents", ()):
+            row["names"] = list(names)
         if self.setup.bf16:
             row["precision"] = "bf16"
         return row
@@ -166,22 +202,25 @@ class Result:
     def table(self) -> str:
         """Return a table with each agent's loss, accuracy, excess risk and label; the last line sums up."""
         pi, acc = self.pi, self.acc
-        head = ["agent", "examples", "loss"] + ["accuracy"] * (acc is not None)
+        head = ["agent", "examples", "loss"] + ["accuracy"] * (acc is not None) + list(self.metrics)
         head += ["excess risk", "cluster"] + ["label pi"] * (pi is not None)
         sizes, clusters = self.setup.fed.training.sizes, self.clusters
         rows = []
         for e in range(len(self.loss)):
             cells = [str(e), str(int(sizes[e])), f"{self.loss[e]:.4f}"]
             cells += [] if acc is None else [f"{acc[e]:.3f}"]
+            cells += [f"{values[e]:.4f}" for values in self.metrics.values()]
             cells += [f"{self.excess_risk[e]:+.4f}", str(int(clusters[e]))]
             cells += [] if pi is None else [" ".join(f"{p:.2f}" for p in pi[e].tolist())]
             rows.append(cells)
-        mean = f"mean loss {metrics.average(self.loss):.4f}"
-        mean += "" if acc is None else f", mean accuracy {metrics.average(acc):.3f}"
+        means = f"mean loss {metrics.average(self.loss):.4f}"
+        means += "" if acc is None else f", mean accuracy {metrics.average(acc):.3f}"
+        for name, values in self.metrics.items():
+            means += f", mean {name} {torch.nan if (one := mean(values)) is None else one:.4f}"
         worst = f"agnostic loss {metrics.agnostic_loss(self.loss):.4f}"
         i = self.faa_interval
         noise = "" if i is None else f" (95 % interval {i.low:.4f} to {i.high:.4f})"
-        return "\n".join([*_align([head, *rows]), f"FAA {self.faa:.4f}{noise}, {mean}, {worst}"])
+        return "\n".join([*_align([head, *rows]), f"FAA {self.faa:.4f}{noise}, {means}, {worst}"])
 
     def explain(self, *others: Result) -> str:
         """Summarise the result in sentences: the groups, which agents are uncertain, and which gained or lost.
@@ -203,47 +242,74 @@ class Result:
         hint = f"To see which agents gain over {against}: result.explain({calls}), with the options of this run."
         return "\n".join([*explain([row], rows), *[hint] * bool(missing)])
 
+    def against(self, *others: Result) -> Comparison:
+        """Compare this run with others: tables in a notebook, as text with `print`, and a figure with `plot()`.
+
+        Args:
+            *others: Results of other methods, or other options, on the same federation with the same seed.
+
+        Raises:
+            InputError: Another result is of another federation or seed, or of the same method and options.
+
+        Example:
+            >>> import focusfl as ff
+            >>> fed = ff.data.synthetic()
+            >>> focus, fedavg = (ff.fit(method, fed, rounds=5) for method in (ff.Focus(M=2), ff.FedAvg()))
+            >>> len(focus.against(fedavg).rows)
+            2
+        """
+        rows = [self.row(), *(other.row() for other in others)]
+        for row, method in zip(rows, distinct_methods(rows), strict=True):
+            row["method"] = method
+        for other, row in zip(others, rows[1:], strict=True):
+            self._add_gap_se(other, row, rows[0]["method"], "against")
+        return Comparison(rows, self.history)
+
+    def plot(self, *others: Result) -> Figure:
+        """Draw each agent's loss, the curves over the rounds if they were kept, and the clusters.
+
+        Args:
+            *others: Results to compare with, for example of `ff.FedAvg()` and `ff.Local()`, as in `against`.
+
+        Returns:
+            A matplotlib figure: a notebook shows it, and `savefig("run.png")` writes it.
+
+        Raises:
+            InputError: matplotlib is missing, or another result does not fit (see `against`).
+        """
+        return self.against(*others).plot()
+
+    def _repr_html_(self) -> str:
+        return result_card(self.row())
+
     def _baseline_row(self, other: Result) -> Row:
         """Return the other run's row, with the standard error of each agent's difference in loss."""
-        mine, its, row = self.setup, other.setup, other.row()
+        row = other.row()
         if row["algorithm"] not in BASELINES:
-            raise InputError(f"explain: pass results of FedAvg or Local, not of {its.algorithm.name}")
+            raise InputError(f"explain: pass results of FedAvg or Local, not of {other.setup.algorithm.name}")
+        self._add_gap_se(other, row, name_and_options(self.setup.algorithm)["algorithm"], "explain")
+        return row
+
+    def _add_gap_se(self, other: Result, row: Row, method: str, caller: str) -> None:
+        """Add to the other run's row the standard error of each agent's difference in loss to this one's."""
+        mine, its = self.setup, other.setup
         seed, same = mine.settings.seed, mine.fed is its.fed or mine.fed.fingerprint == its.fed.fingerprint
         if seed != its.settings.seed or not same:
             other_run = f"{its.algorithm.name} was fitted on {its.fed.name!r} with seed {its.settings.seed}"
-            raise InputError(f"explain: {other_run}; fit it on this run's federation, with seed = {seed}")
+            raise InputError(f"{caller}: {other_run}; fit it on this run's federation, with seed = {seed}")
         ours, theirs = self.scores.examples, other.scores.examples
         assert ours is not None and theirs is not None
         se = standard_error(Examples(ours - theirs, mine.fed.testing.offsets))
         if torch.isfinite(se).all():
-            row["gap_se"] = {name_and_options(mine.algorithm)["algorithm"]: se.tolist()}
-        return row
+            row["gap_se"] = {method: se.tolist()}
 
     def __repr__(self) -> str:
         return f"Result({self.setup.algorithm}, {self.setup.fed.name}, faa={self.faa:.4f})"
 
 
-@dataclass(frozen=True)
-class Newcomer:
-    """A new agent that joined after training."""
-
-    result: Result
-    view: State  # what it receives from the server
-    state: State  # its own state
-
-    @property
-    def pi(self) -> Tensor | None:
-        """Its label after one E step, [M]."""
-        return self.result.setup.algorithm.label(self.view, self.state)
-
-    def predict(self, x: Any) -> Tensor:
-        """Predict for x: class probabilities [n, C], or values [n] in regression."""
-        return self.result._predict(self.view, self.state, x)
-
-
 def name_and_options(algorithm: Algorithm) -> dict[str, Any]:
-    """Return the method's key in ALGORITHMS and all its options."""
-    return {"algorithm": type(algorithm).__name__.lower(), "params": asdict(algorithm)}  # type: ignore[call-overload]
+    """Return the name by which the method is found (algorithms.find_method) and all its options."""
+    return {"algorithm": method_name(type(algorithm)), "params": asdict(algorithm)}  # type: ignore[call-overload]
 
 
 def identifying_options(algorithm: Algorithm) -> dict[str, Any]:
@@ -254,6 +320,23 @@ def identifying_options(algorithm: Algorithm) -> dict[str, Any]:
     every = fields(algorithm)  # type: ignore[arg-type]
     omitted = {f.name for f in every if f.metadata.get("later") and getattr(algorithm, f.name) == f.default}
     return {k: v for k, v in name_and_options(algorithm)["params"].items() if k not in omitted}
+
+
+def distinct_methods(rows: Sequence[Row]) -> list[str]:
+    """Return what each run is called: runs of one method by the options in which they differ, "focus:M=3".
+
+    Raises:
+        InputError: Two runs have the same method and options.
+    """
+    found = []
+    for row in rows:
+        same = [other["params"] for other in rows if other["method"] == row["method"]]
+        differ = [k for k, v in row["params"].items() if any(other[k] != v for other in same)]
+        options = ",".join(f"{k}={row['params'][k]}" for k in differ)
+        found.append(":".join(filter(None, [row["method"], options])))
+    if (twice := next((method for method in found if found.count(method) > 1), None)) is not None:
+        raise InputError(f"against: two results of {twice} with the same options; pass each run once")
+    return found
 
 
 def row_of(
@@ -269,7 +352,7 @@ def row_of(
     """Return the row of `results.json` for a run: its settings, its numbers and its fairness."""
     loss, acc, risk = scores.loss, scores.acc, metrics.excess_risk(scores.loss, best.loss)
     options = name_and_options(algorithm)
-    return {
+    row: Row = {
         "version": ROW_VERSION,
         "method": options["algorithm"],
         "algorithm": options["algorithm"],
@@ -296,6 +379,9 @@ def row_of(
         "train": asdict(settings.local),
         "seconds": seconds,
     }
+    if scores.metrics:
+        row["metrics"] = {name: defined(values) for name, values in scores.metrics.items()}
+    return row
 
 
 def interval_row(interval: Interval) -> IntervalRow:

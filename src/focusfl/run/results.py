@@ -14,8 +14,13 @@ from focusfl.util.errors import InputError
 
 def run_folder(out: Path, method: str, seed: int) -> Path:
     """Return the folder of a run: OUT/runs/qffl-q0.1-seed0 for the method "qffl:q=0.1" and seed 0."""
+    return out / "runs" / run_name(method, seed)
+
+
+def run_name(method: str, seed: int) -> str:
+    """Return a name for a run, which a folder can have: qffl-q0.1-seed0."""
     name = re.sub(r"[^\w.-]+", "-", method.replace("=", ""))
-    return out / "runs" / f"{name}-seed{seed}"
+    return f"{name}-seed{seed}"
 
 
 def write_row(folder: Path, row: Row, goals: tuple[float, ...] = history.GOALS) -> Row:

@@ -14,6 +14,10 @@ from typing import Any, Literal, get_args
 
 from focusfl.core.train import Train
 from focusfl.data.federation import Recipe
+from focusfl.fairness import scores
+from focusfl.fairness.scores import MetricOption
+from focusfl.models import losses
+from focusfl.models.losses import LossOption
 from focusfl.util.errors import InputError, nearest, require, require_choice
 
 EngineName = Literal["auto", "serial", "vectorised", "flower"]
@@ -39,6 +43,17 @@ class Settings:
         bayes: Best loss of each agent, against which excess risk is measured: "exact" (known), or the loss of a
             network trained on the data of its "true" cluster, of the cluster it "learned", or of the "agent" alone;
             "auto" takes the first that the data allow, "none" measures none.
+        loss: The loss of training and evaluation: cross-entropy, focal:gamma=2, weighted:1,5 (a weight per class),
+            multi-label, squared-error, absolute-error or huber:delta=1; from Python also a torch loss, or a
+            function of (outputs, labels) that returns one value per example. Default: cross-entropy for classes,
+            multi-label for several labels per example, squared-error in regression.
+        metrics: Measured on each agent's test data besides loss and accuracy: auc, average-precision, f1,
+            balanced-accuracy, calibration-error, log-loss; in regression mae and r2. From Python also functions by
+            name: {"my-score": f}, called as f(probabilities or values, targets).
+        validation: Share of each agent's training examples that is set aside. No model is trained on them, and
+            `patience` and sweeps decide on them.
+        patience: Stop after this many evaluations without a lower mean validation loss; the result is that of the
+            round with the lowest.
         eval_every: Rounds between two evaluations; the last round is always evaluated.
         checkpoint_every: Rounds between two checkpoints.
         secure: Across machines: uploads are masked, and the server sees only their sums.
@@ -67,12 +82,16 @@ class Settings:
     minimum: int = 0
     timeout: float = 3600.0
     wait: float = 300.0
+    loss: LossOption = None
+    metrics: MetricOption = ()
+    validation: float = 0.0
+    patience: int | None = None
 
     T: int = field(init=False, repr=False)  # rounds, and ...
     local: Train = field(init=False, repr=False)  # ... options of local training, once they are known
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "seed", "eval_every", "checkpoint_every", "minimum"):
+        for name in ("rounds", "seed", "eval_every", "checkpoint_every", "minimum", "patience"):
             value, least = getattr(self, name), 0 if name in ("seed", "minimum") else 1
             if value is not None:
                 whole = hasattr(value, "__index__")
@@ -84,6 +103,9 @@ class Settings:
             raise InputError("precision = bf16: use engine = serial or vectorised; flower has no bf16")
         if self.bayes not in get_args(BestLossKind):
             raise InputError(f"bayes = {self.bayes!r}: {nearest(str(self.bayes), get_args(BestLossKind))}")
+        losses.check_option(self.loss)
+        object.__setattr__(self, "metrics", scores.check_option(self.metrics))
+        require("validation", self.validation, 0 <= self.validation < 1, "a share from 0 to below 1")
         require("timeout", self.timeout, self.timeout > 0, "seconds, more than 0")
         require("wait", self.wait, self.wait >= 0, "seconds, 0 or more")
         for name in ("joins", "leaves"):

@@ -15,6 +15,9 @@ from focusfl.core.tree import repeat, tree_map
 from focusfl.data.federation import Federation
 from focusfl.engines import Engine, choose
 from focusfl.engines.one_agent import predictor
+from focusfl.fairness import scores
+from focusfl.models import losses
+from focusfl.models.named import named_network
 from focusfl.models.task import InitialWeights, Task
 from focusfl.run import identity
 from focusfl.run.presence import Presence
@@ -47,7 +50,7 @@ class Setup:
         algorithm: Algorithm,
         fed: Federation,
         rounds: int | None = None,
-        model: Model | None = None,
+        model: Model | str | None = None,
         *,
         settings: Settings | None = None,
         **options: Any,
@@ -58,8 +61,8 @@ class Setup:
             algorithm: The method.
             fed: The agents and their data.
             rounds: Number of rounds.
-            model: A function that makes a network (called under the seed), or a network, whose weights are the
-                start.
+            model: A function that makes a network (called under the seed), a network, whose weights are the start,
+                or the name of one, such as "mlp:64,32" (models.named).
             settings: All other options, as one object.
             **options: Fields of Settings; they override those in `settings`.
 
@@ -67,11 +70,23 @@ class Setup:
             InputError: If an option, the model or the engine does not fit.
             CannotRun: If the method does not apply to this model or data.
         """
+        if isinstance(model, str) and model:
+            model = named_network(model, fed.training.x.shape[1:], fed.classes or 1)
         model = model or fed.recipe.model
         if model is None:
-            raise InputError(f"the data set {fed.name!r} has no default model: pass model=, any torch.nn.Module")
+            raise InputError(
+                f"the data set {fed.name!r} has no default model: pass model=, any torch.nn.Module or 'mlp:64'"
+            )
         changes = options if rounds is None else {**options, "rounds": rounds}
-        setup = Setup(algorithm, fed, model, (settings or Settings()).updated(fed.recipe, **changes))
+        chosen = (settings or Settings()).updated(fed.recipe, **changes)
+        if not losses.resolve(chosen.loss, fed.classes, fed.multi_label).default:
+            fed = replace(fed, bayes=None)  # known for the default loss only
+        fed = fed.with_validation(chosen.validation, chosen.seed)
+        if chosen.patience is not None and fed.validation is None:
+            raise InputError(
+                f"patience = {chosen.patience}: needs validation data: set validation, for example 0.2"
+            )
+        setup = Setup(algorithm, fed, model, chosen)
         setup.task.check(fed.training.x)
         setup._check_batches()
         w = {k: v.unsqueeze(0) for k, v in setup.task.weights().items()}
@@ -83,12 +98,14 @@ class Setup:
         """Build what the run needs. An option, engine or device that cannot be used raises an InputError here."""
         s, fed = self.settings, self.fed
         place, networks = device.find_device(s.device), InitialWeights(self.model, s.seed)
-        task = Task(networks.network(), fed.classes)
+        loss = losses.resolve(s.loss, fed.classes, fed.multi_label)
+        task = Task(networks.network(), fed.classes, loss)
         task.bf16 = s.precision == "bf16" and device.supports_bf16(place)
         presence = Presence.of(s.joins, s.leaves, fed.E, s.T)
         kind = choose(s.engine, task, fed, s.local)
-        task.network.to(place)
+        task.to(place)
         engine = kind(task, fed.to(place), s.local, s.T, s.seed)
+        engine.metrics = scores.resolve(s.metrics, fed.classes)
         built = {"E": fed.E, "networks": networks, "task": task, "engine": engine, "device": place}
         for name, value in {**built, "bf16": task.bf16, "presence": presence}.items():
             object.__setattr__(self, name, value)
@@ -117,6 +134,11 @@ class Setup:
     def fingerprint(self) -> str:
         """A digest that identifies this run (run/identity.py)."""
         return identity.fingerprint(self)
+
+    @property
+    def validates(self) -> bool:
+        """Whether there are validation data."""
+        return self.fed.validation is not None
 
     def _check_batches(self) -> None:
         """Refuse batches of a single example if the network cannot train on one.

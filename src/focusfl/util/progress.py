@@ -1,4 +1,4 @@
-"""Progress bars on stderr. Nothing is shown when stderr is not a terminal.
+"""Progress bars: on stderr if it is a terminal, below the cell in a notebook. A log file gets a line now and then.
 
 `_progress` is the one place that builds a bar and decides whether to show it.
 """
@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from threading import Timer
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -26,10 +29,16 @@ from rich.progress import (
 
 RoundCallback: TypeAlias = Callable[[int, float | None], None]  # rounds done; the mean loss, where it was evaluated
 Advance: TypeAlias = Callable[[int], None]  # how much was done since the last call
+LINE_SECONDS = 10.0  # at least, between two lines in a log file
+
+
+def shows_bars(console: Console) -> bool:
+    """Say whether bars can be drawn: in a terminal, or in a notebook that has ipywidgets, which redraw them."""
+    return find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
 
 
 def _progress(*columns: ProgressColumn, show: bool | None = None, elapsed: bool = True, **options: Any) -> Progress:
-    """Build a bar: description, bar, `columns`, times. `show=None` shows it if stderr is a terminal."""
+    """Build a bar: description, bar, `columns`, times. `show=None` shows it where `shows_bars` allows."""
     console = Console(stderr=True)
     remaining = TimeRemainingColumn(elapsed_when_finished=False)
     times: list[ProgressColumn] = [TimeElapsedColumn()] if elapsed else []
@@ -41,7 +50,7 @@ def _progress(*columns: ProgressColumn, show: bool | None = None, elapsed: bool 
         TextColumn("left"),
         remaining,
         console=console,
-        disable=not (console.is_terminal if show is None else show),
+        disable=not (shows_bars(console) if show is None else show),
         **options,
     )
 
@@ -57,11 +66,65 @@ class _Shown:
         self._bars.stop()
 
 
+class LogLines:
+    """Says on stderr how far a run is, where no bar can be shown: at most one line in ten seconds.
+
+    There is a line after round 1, 2, 4, 8, ... and after every tenth of the run, so that a short run stays silent
+    and a long one does not fill the log.
+
+    Args:
+        name: What to call the run.
+        rounds: How many rounds it takes.
+        clock: Gives the time in seconds.
+        write: Takes a line.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rounds: int,
+        clock: Callable[[], float] = time.monotonic,
+        write: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+    ) -> None:
+        self.name, self.rounds, self.clock, self.write = name, rounds, clock, write
+        self._last_line = clock()
+        self._first: tuple[int, float] | None = None  # the first round reported, and when: a run may be resumed
+        self._due = False
+
+    def __call__(self, rounds_done: int, loss: float | None) -> None:
+        """Report a round: see `RoundCallback`."""
+        now = self.clock()
+        first, began = self._first = self._first or (rounds_done, now)
+        power_of_two = rounds_done & (rounds_done - 1) == 0
+        new_tenth = 10 * rounds_done // self.rounds > 10 * (rounds_done - 1) // self.rounds
+        self._due = self._due or power_of_two or new_tenth
+        if not self._due or now - self._last_line < LINE_SECONDS:
+            return
+        self._due, self._last_line = False, now
+        line = f"{self.name}: round {rounds_done} of {self.rounds}"
+        line += "" if loss is None else f", loss {loss:.3f}"
+        if rounds_done > first:
+            line += f", {duration((now - began) / (rounds_done - first) * (self.rounds - rounds_done))} left"
+        self.write(line)
+
+
+def duration(seconds: float) -> str:
+    """Write a duration with one unit.
+
+    Example:
+        >>> duration(11.6), duration(200), duration(9000)
+        ('12 s', '3 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 class RunProgress(_Shown):
     """One bar per run, with its round, loss and remaining time.
 
     Args:
-        show: Whether to show the bars; by default only if stderr is a terminal.
+        show: Whether to show the bars; by default if stderr is a terminal or a notebook, else a line now and then.
 
     Example:
         >>> with RunProgress(show=False) as progress:
@@ -72,6 +135,7 @@ class RunProgress(_Shown):
     def __init__(self, show: bool | None = None) -> None:
         columns = (TextColumn("round"), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"))
         self._bars = _progress(*columns, show=show)
+        self._lines = show is None and self._bars.disable
 
     @property
     def visible(self) -> bool:
@@ -89,6 +153,8 @@ class RunProgress(_Shown):
         Returns:
             A function to call after every round with the rounds done and the mean loss (None: not evaluated).
         """
+        if self._lines:
+            return LogLines(name, rounds)
         task = self._bars.add_task(name, total=rounds, loss="loss   -   ", visible=at_once)
 
         def report(rounds_done: int, loss: float | None) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor
 from focusfl.core import Data
 from focusfl.core.train import Train
 from focusfl.data.federation import Federation, Recipe, Rows
+from focusfl.data.overview import overview
+from focusfl.data.own.inputs import Inputs, Kind
 from focusfl.data.own.readers import (
     MAX_MB,
     READERS,
@@ -49,15 +51,26 @@ class FolderFederation(Federation):
         agents: The agents' names, [E].
         labels: The names of the classes, if the labels are words.
         columns: The features of a table, in order.
-        mean: The mean of each feature over all training data; None if the features were not scaled.
-        deviation: The standard deviation of each feature; 1 where it is constant. None if not scaled.
+        inputs: The form of the files' examples, with the scaling; new data is brought into it.
     """
 
     agents: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
-    mean: Tensor | None = None
-    deviation: Tensor | None = None
+    inputs: Inputs | None = None
+
+    @property
+    def mean(self) -> Tensor | None:
+        """The mean of each feature over all training data; None if the features were not scaled."""
+        return None if self.inputs is None else self.inputs.mean
+
+    @property
+    def deviation(self) -> Tensor | None:
+        """The standard deviation of each feature; 1 where it is constant. None if not scaled."""
+        return None if self.inputs is None else self.inputs.deviation
+
+    def _repr_html_(self) -> str:
+        return overview(self, self.agents, self.labels, self.columns)
 
     def remarks(self) -> list[str]:
         """Return warnings about data that may have been misunderstood, one sentence each."""
@@ -89,7 +102,7 @@ class FolderFederation(Federation):
         return [f"column {self.columns[j]!r} has large values ({numbers}): data.scale = true scales all columns"]
 
     def scaled(self, x: Any) -> Tensor:
-        """Scale raw values as the training data were scaled; new data needs this before `result.predict`.
+        """Scale raw values as the training data were scaled. `result.predict` does this by itself.
 
         Args:
             x: Raw values [n, ...], features in the order of `columns`.
@@ -98,9 +111,7 @@ class FolderFederation(Federation):
             float32 of the same shape; unchanged if the federation is not scaled.
         """
         raw: Tensor = torch.as_tensor(x, dtype=torch.float32)
-        if self.mean is None or self.deviation is None:
-            return raw
-        return (raw - self.mean.to(raw.device)) / self.deviation.to(raw.device)
+        return raw if self.inputs is None else self.inputs.scaled(raw)
 
 
 def folder(
@@ -166,8 +177,17 @@ def folder(
         agents=tuple(places),
         labels=label_names,
         columns=parts[0].columns if parts[0].kind == "a table" else (),
+        inputs=inputs_of(parts[0], training.x, label, text, encode is not None),
     )
     return _scale(fed) if scale else fed
+
+
+def inputs_of(first: FileContents, x: Tensor, label: str, text: str, own_encoder: bool = False) -> Inputs:
+    """Return the form of the examples x that were read from files like the first."""
+    columns = first.columns if first.kind == "a table" else ()
+    own = own_encoder and first.kind == "text"
+    kind = cast(Kind, first.kind)
+    return Inputs(kind, tuple(x.shape[1:]), columns=columns, label=label, text=text, own_encoder=own)
 
 
 def _recipe(features: int, hidden: int | None, classes: int | None) -> Recipe:
@@ -181,7 +201,8 @@ def _scale(fed: FolderFederation) -> FolderFederation:
     smallest, constant = x.amin(0), x.amin(0) == x.amax(0)  # rounding can give a constant a tiny deviation
     mean = torch.where(constant, smallest, x.mean(0))
     deviation = torch.where(constant, 1, x.std(0, correction=0))
-    fed = replace(fed, mean=mean, deviation=deviation)
+    assert fed.inputs is not None
+    fed = replace(fed, inputs=replace(fed.inputs, mean=mean, deviation=deviation))
     training, testing = (Rows(fed.scaled(rows.x), rows.y, rows.offsets) for rows in (fed.training, fed.testing))
     return replace(fed, training=training, testing=testing)
 

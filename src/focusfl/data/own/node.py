@@ -6,8 +6,6 @@ No node sees another's table, so each sorts its columns by name, and the server 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,16 @@ from typing import Any, NamedTuple
 import torch
 
 from focusfl.core import Data
-from focusfl.data.own.folder import align, encode_labels, expanded, input_tensors, read_agent, split_test
+from focusfl.data.own.folder import (
+    align,
+    encode_labels,
+    expanded,
+    input_tensors,
+    inputs_of,
+    read_agent,
+    split_test,
+)
+from focusfl.data.own.inputs import Inputs, columns_digest
 from focusfl.data.own.readers import MAX_MB, FileContents, parse_number
 from focusfl.util.errors import InputError, nearest, require
 
@@ -28,11 +35,13 @@ class NodeData(NamedTuple):
         training: Training examples.
         testing: Test examples.
         columns: A digest of a table's column names, by which the server compares nodes; empty if it is no table.
+        inputs: The form of the node's examples, which stays at the node.
     """
 
     training: Data
     testing: Data
     columns: str
+    inputs: Inputs
 
 
 def read_node_data(
@@ -84,7 +93,8 @@ def read_node_data(
         y = [order[part] for part in y]
     data = [Data(*pair) for pair in zip(input_tensors(parts, None), y, strict=True)]
     pair = (data[0], data[1]) if len(data) == 2 else split_test(data[0], test, seed, agent, parts[0].path)
-    return NodeData(*pair, _columns_digest(parts[0]))
+    inputs = inputs_of(parts[0], pair[0].x, label, text)
+    return NodeData(*pair, columns_digest(inputs.columns) if inputs.columns else "", inputs)
 
 
 def _sort_columns(part: FileContents) -> FileContents:
@@ -93,12 +103,6 @@ def _sort_columns(part: FileContents) -> FileContents:
         return part
     names = tuple(sorted(part.columns))
     return replace(part, x=part.x[:, [part.columns.index(name) for name in names]], columns=names)
-
-
-def _columns_digest(part: FileContents) -> str:
-    if part.kind != "a table":
-        return ""
-    return hashlib.sha256(json.dumps(part.columns).encode()).hexdigest()
 
 
 def _labels_as_floats(part: FileContents) -> FileContents:

@@ -133,9 +133,9 @@ def read_csv(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[Fi
         try:
             values.extend([parse_number(float, cells[j]) for j in positions])
         except ValueError:
-            values.extend([_parse_cell(cells[j], contents.at(len(y) - 1, header[j]), text) for j in positions])
+            values.extend([parse_cell(cells[j], contents.at(len(y) - 1, header[j]), text) for j in positions])
     x = texts if kind == "text" else np.frombuffer(values).reshape(len(y), len(positions))
-    return [_with_inputs(contents, x)]
+    return [with_inputs(contents, x)]
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -161,6 +161,25 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def read_parquet(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[FileContents]:
     """Read a parquet file."""
+    table = _parquet_table(path, max_mb)
+    kind, features = _check_header(path, table.column_names, label, text)
+    places, y = range(1, len(table) + 1), table[label].to_pylist()
+    contents = FileContents(path, kind, [], y, places, "counting from 1", tuple(features))
+    if kind == "text":
+        return [with_inputs(contents, table[text].to_pylist())]
+    x = np.empty((len(table), len(features)))
+    for j, name in enumerate(features):
+        column = table[name].to_numpy()  # an empty cell becomes NaN, or None
+        if column.dtype.kind not in "biuf":
+            for i, cell in enumerate(column):
+                parse_cell(cell, contents.at(i, name), text)
+            raise InputError(f"{path}, column {name!r}: expected numbers, found {table[name].type}")
+        x[:, j] = column
+    return [with_inputs(contents, x)]
+
+
+def _parquet_table(path: Path, max_mb: int) -> Any:
+    """Read a parquet file as a table of pyarrow."""
     parquet = _package("pyarrow.parquet", path, "tables")
     try:
         with parquet.ParquetFile(path) as file:
@@ -173,24 +192,18 @@ def read_parquet(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> lis
         raise
     except Exception as error:  # invalid bytes can make pyarrow raise anything
         raise InputError(f"{path}: cannot be read as a parquet file: {' '.join(str(error).split())}") from error
-    kind, features = _check_header(path, table.column_names, label, text)
-    places, y = range(1, len(table) + 1), table[label].to_pylist()
-    contents = FileContents(path, kind, [], y, places, "counting from 1", tuple(features))
-    if kind == "text":
-        return [_with_inputs(contents, table[text].to_pylist())]
-    x = np.empty((len(table), len(features)))
-    for j, name in enumerate(features):
-        column = table[name].to_numpy()  # an empty cell becomes NaN, or None
-        if column.dtype.kind not in "biuf":
-            for i, cell in enumerate(column):
-                _parse_cell(str("" if cell is None else cell), contents.at(i, name), text)
-            raise InputError(f"{path}, column {name!r}: expected numbers, found {table[name].type}")
-        x[:, j] = column
-    return [_with_inputs(contents, x)]
+    return table
 
 
-def _check_header(path: Path, header: Sequence[str], label: str, text: str) -> tuple[str, list[str]]:
-    """Return "text" or "a table", and the columns without the label; refuse a header that cannot be used."""
+def parquet_columns(path: Path, max_mb: int = MAX_MB) -> tuple[dict[str, list[Any]], range]:
+    """Return the cells of each column of a parquet file, and the row of each example, counting from 1."""
+    table = _parquet_table(path, max_mb)
+    check_names(path, table.column_names)
+    return {name: table[name].to_pylist() for name in table.column_names}, range(1, len(table) + 1)
+
+
+def check_names(path: Path, header: Sequence[str]) -> None:
+    """Refuse a header without names, with a name twice, or separated by something else than commas."""
     if not header:
         raise InputError(f"{path}: empty; expected a header and rows")
     for j, name in enumerate(header):
@@ -200,6 +213,11 @@ def _check_header(path: Path, header: Sequence[str], label: str, text: str) -> t
             raise InputError(f"{path}: two columns are called {name!r}; rename one of them")
     if len(header) == 1 and (mark := next((c for c in ";\t|" if c in header[0]), "")):
         raise InputError(f"{path}: columns are separated by {mark!r}; write the file with commas instead")
+
+
+def _check_header(path: Path, header: Sequence[str], label: str, text: str) -> tuple[str, list[str]]:
+    """Return "text" or "a table", and the columns without the label; refuse a header that cannot be used."""
+    check_names(path, header)
     if label not in header:
         raise InputError(f"{path}: no label column {label!r} (data.label): {nearest(label, header)}")
     features = [name for name in header if name != label]
@@ -222,8 +240,9 @@ def parse_number(kind: Callable[[str], Number], cell: str) -> Number:
     return kind(cell)
 
 
-def _parse_cell(cell: str, where: str, text: str) -> float:
+def parse_cell(cell: Any, where: str, text: str) -> float:
     """Return the number in a cell; an empty cell becomes NaN, which is refused later."""
+    cell = "" if cell is None else str(cell)
     try:
         return parse_number(float, cell) if cell.strip() else float("nan")
     except ValueError as error:
@@ -236,16 +255,25 @@ def _parse_cell(cell: str, where: str, text: str) -> float:
 
 def read_npz(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[FileContents]:
     """Read an npz file with x and y, or with x_train, y_train, x_test and y_test; nothing is unpickled."""
+    arrays = read_npz_arrays(path, max_mb)
+    ends = [""] if "x" in arrays else ["_train", "_test"]
+    if arrays.keys() != {f"{name}{end}" for name in "xy" for end in ends}:
+        expected = "expected x and y, or x_train, y_train, x_test and y_test"
+        raise InputError(f"{path}: found {', '.join(arrays) or 'nothing'}; {expected}")
+    return [_from_arrays(path, arrays, end) for end in ends]
+
+
+def read_npz_arrays(path: Path, max_mb: int = MAX_MB) -> dict[str, NDArray[Any]]:
+    """Read the arrays of an npz file, of which there are at most four; nothing is unpickled."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            ends = [""] if "x" in members else ["_train", "_test"]
-            if members.keys() != {f"{name}{end}" for name in "xy" for end in ends}:
+            if members.keys() - {f"{name}{end}" for name in "xy" for end in ("", "_train", "_test")}:
                 expected = "expected x and y, or x_train, y_train, x_test and y_test"
-                raise InputError(f"{path}: found {', '.join(members) or 'nothing'}; {expected}")
+                raise InputError(f"{path}: found {', '.join(members)}; {expected}")
             packed = [info.file_size for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
             _require_size(path, sum(packed), max_mb)
-            arrays = {name: _read_array(archive, info) for name, info in members.items()}
+            return {name: _read_array(archive, info) for name, info in members.items()}
     except InputError:
         raise
     except zipfile.BadZipFile as error:
@@ -253,7 +281,6 @@ def read_npz(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[Fi
     except Exception as error:  # invalid bytes can make zipfile and numpy raise anything
         reason = str(error) or type(error).__name__
         raise InputError(f"{path}: cannot be read as an npz file (nothing is unpickled): {reason}") from error
-    return [_from_arrays(path, arrays, end) for end in ends]
 
 
 def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
@@ -282,7 +309,7 @@ def _from_arrays(path: Path, arrays: dict[str, NDArray[Any]], end: str) -> FileC
         shapes = f"x{end} has shape {list(x.shape)} and y{end} {list(y.shape)}"
         raise InputError(f"{path}: {shapes}; expected [examples, features...] and [examples]")
     counted = f"of x{end} and y{end}, counting from 0"
-    return _with_inputs(FileContents(path, "arrays", [], y.tolist(), range(len(y)), counted), x)
+    return with_inputs(FileContents(path, "arrays", [], y.tolist(), range(len(y)), counted), x)
 
 
 # --- images
@@ -346,7 +373,7 @@ def describe_shape(example: NDArray[Any]) -> str:
 READERS = {".csv": read_csv, ".parquet": read_parquet, ".npz": read_npz}
 
 
-def _with_inputs(contents: FileContents, x: Any) -> FileContents:
+def with_inputs(contents: FileContents, x: Any) -> FileContents:
     """Return the contents with x filled in; refuse numbers that are not finite, and missing texts."""
     if contents.kind == "text":
         for i, cell in enumerate(x):

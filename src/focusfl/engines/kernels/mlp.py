@@ -30,7 +30,7 @@ class Mlp:
 
     @staticmethod
     def of(task: Task, flat: bool) -> Mlp | None:
-        """Return the kernel of a network, or None if the network has another form.
+        """Return the kernel of a network, or None if the network or its loss has another form.
 
         Args:
             task: The network and its loss.
@@ -39,6 +39,8 @@ class Mlp:
         network = task.network
         if (
             task.bf16
+            or not task.loss.default
+            or task.loss.labels == "multi-label"
             or task.has_forward_hooks
             or type(network) is not nn.Sequential
             or not all(p.requires_grad for p in network.parameters())

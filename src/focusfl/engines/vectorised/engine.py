@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from focusfl.core import Algorithm, Models, SgdOptions, State, Upload, one_hot, row
+from focusfl.core import Algorithm, Models, SgdOptions, State, Upload, row
 from focusfl.core.train import Train
 from focusfl.core.tree import RunningSum, flatten, put, take, tree_map
 from focusfl.data.federation import Federation
 from focusfl.engines import plan
-from focusfl.engines.base import Engine, Replies, Scores, score
+from focusfl.engines.base import Engine, Part, Replies, Scores
 from focusfl.engines.vectorised.batched import Losses, Predictions, Sgd, SgdRequest
 from focusfl.engines.vectorised.chunk import Chunk
 from focusfl.models.task import Task
@@ -60,25 +60,24 @@ class Vectorised(Engine):
         return Replies(total.result(), tree_map(lambda *vs: torch.cat(vs), *rows), cohort)
 
     @torch.no_grad()
-    def evaluate(self, algorithm: Algorithm, server: State, states: State) -> Scores:
-        losses, correct = [], []
-        for agents in self._chunks(algorithm, server, np.arange(self.fed.E)):
+    def evaluate(self, algorithm: Algorithm, server: State, states: State, part: Part = "test") -> Scores:
+        rows, scored = self.examples(part), []
+        for agents in self._chunks(algorithm, server, rows.sizes.nonzero().flatten().numpy()):
 
-            def one(state: State, e: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            def one(state: State, e: Tensor, x: Tensor) -> Tensor:
                 def h(w: Models, only: Tensor | None = None) -> Tensor:
                     only = torch.ones(len(next(iter(w.values()))), dtype=torch.bool) if only is None else only
                     out: Tensor = Predictions.apply(self.task, list(w), x, only, *w.values())  # type: ignore[no-untyped-call]
                     return out
 
-                return score(algorithm, algorithm.downlink(server, e), state, self.task, h, y)
+                return algorithm.predict(algorithm.downlink(server, e), state, h)
 
-            x, y, mask = Chunk(self.fed.testing, agents).all_examples()
+            x, y, mask = Chunk(rows, agents).all_examples()
             index = torch.from_numpy(agents)
-            loss, is_correct = vmap(one)(take(states, index), index, x, y)
-            losses.append(loss[mask > 0])  # without the padding, agent after agent
-            correct.append(is_correct[mask > 0])
-        offsets = self.fed.testing.offsets
-        return Scores.of_examples(torch.cat(losses), torch.cat(correct), offsets, self.task.classes)
+            p = vmap(one)(take(states, index), index, x)
+            loss, correct, kept = *self.task.score(p, y), mask > 0  # without the padding, agent after agent
+            scored.append((loss[kept], correct[kept], p[kept]))
+        return self.collect(scored, part)
 
     def _chunks(self, algorithm: Algorithm, server: State, agents: plan.Ints) -> list[plan.Ints]:
         """Split the agents into chunks of about CHUNK_BYTES, so that memory stays bounded.
@@ -127,8 +126,7 @@ class VmapAgent:
 
     def class_counts(self) -> Tensor:
         _, y, mask = self.chunk.all_examples()
-        assert self.task.classes is not None
-        return row((one_hot(y, self.task.classes) * mask.unsqueeze(-1)).sum(1), self.slot)
+        return row((self.task.class_indicators(y) * mask.unsqueeze(-1)).sum(1), self.slot)
 
     def sgd(self, w: Models, **options: Unpack[SgdOptions]) -> Models:
         names, M = list(w), len(next(iter(w.values())))

@@ -12,7 +12,9 @@ from torch import Tensor
 from focusfl.core import Algorithm, Data
 from focusfl.core.train import Train
 from focusfl.data.check import as_data, check_agents
+from focusfl.fairness.scores import MetricOption
 from focusfl.flower.protocol.node import Job, client
+from focusfl.models.losses import LossOption
 from focusfl.run.settings import Settings
 from focusfl.run.setup import Model
 
@@ -28,6 +30,8 @@ def client_app(
     classes: int | None,
     train: Train | None = None,
     secure: bool = False,
+    loss: LossOption = None,
+    metrics: MetricOption = (),
 ) -> ClientApp:
     """Return the ClientApp. Server and nodes need the same algorithm, model and training options.
 
@@ -38,9 +42,12 @@ def client_app(
             which node this is. What it raises is logged at the node only.
         classes: Number of classes; None for regression.
         train: Options of local training.
+        loss: The loss, as in `Settings`; the server's deployment needs the same one.
+        metrics: Measured on the node's test data, as in `Settings`: only the numbers are sent. The server's
+            deployment needs the same ones.
         secure: Uploads are masked: the server sees only their sum (docs/secure-sums.md).
     """
-    settings = Settings(train=train or Train(), secure=secure)
+    settings = Settings(train=train or Train(), secure=secure, loss=loss, metrics=metrics)
 
     def make_job(context: Context) -> Job:
         training, testing = checked_pair(load(context), classes)

@@ -15,7 +15,9 @@ from flwr.app import Context
 from torch import nn
 
 from focusfl import models
+from focusfl.algorithms import ALGORITHMS, PRESETS, split_method
 from focusfl.core import Algorithm
+from focusfl.data import DATA
 from focusfl.data.federation import Federation, Recipe
 from focusfl.data.own.node import read_node_data
 from focusfl.data.own.readers import MAX_MB
@@ -43,6 +45,8 @@ KEYS: dict[str, Any] = {
     "labels": "",
     "label": "label",
     "text": "text",
+    "loss": "",
+    "metrics": "",
     "test": 0.2,
     "best": "agent",
     "out": "",
@@ -70,8 +74,17 @@ class RunConfig:
             raise InputError("data.name: options of the data are set, but not the name of the data set")
         if not self.named:  # every node has its own data
             tables["data"] = {"name": "folder", "path": "."}
+        self._refuse_own_code(str(tables["data"]["name"]))
         raw = {**tables, "algorithms": [str(self["algorithm"])], "seeds": [int(self["seed"])]}
         self.experiment = Experiment.parse(raw, "run configuration")
+
+    def _refuse_own_code(self, data: str) -> None:
+        """Only what is built in may be named: a node must not import what a server, or who starts a run, names."""
+        method, methods = split_method(self["algorithm"])[0], (*ALGORITHMS, *PRESETS)
+        for key, name, known in (("algorithm", method, methods), ("data.name", data, tuple(DATA))):
+            if name not in known:
+                hint = "code of your own belongs into an app of your own" if ":" in name else nearest(name, known)
+                raise InputError(f"run configuration: {key} = {name!r}: {hint}")
 
     def __getitem__(self, key: str) -> Any:
         default, value = KEYS[key], self.flat.get(key, KEYS[key])
@@ -100,6 +113,7 @@ class RunConfig:
         options = {key.replace("-", "_"): self[key] for key in SETTINGS}
         require_choice("best", self["best"], ("agent", "none"))
         train, rounds = self.experiment.train_options(self.recipe.train), self["rounds"] or self.recipe.rounds
+        options |= {"loss": self["loss"] or None, "metrics": self.words("metrics")}
         return Settings(rounds=rounds, train=train, bayes=self["best"], **options)
 
     @property
@@ -121,7 +135,11 @@ class RunConfig:
 
     @property
     def labels(self) -> list[str]:
-        return [word.strip() for word in self["labels"].split(",") if word.strip()]
+        return self.words("labels")
+
+    def words(self, key: str) -> list[str]:
+        """Return the words of a key that are separated by commas."""
+        return [word.strip() for word in self[key].split(",") if word.strip()]
 
     @property
     def algorithm(self) -> Algorithm:
@@ -133,20 +151,21 @@ class RunConfig:
 
     def job(self, context: Context) -> Job:
         """Return the job of the node with this context."""
-        e, columns, classes = number(context), "", self.classes
+        e, columns, classes, inputs = number(context), "", self.classes, None
         if "data" in context.node_config:
             path, names = str(context.node_config["data"]), (self["label"], self["text"])
             max_mb = int(context.node_config.get("max-mb", MAX_MB))  # the node's own limit, not the server's
             data = read_node_data(
                 path, self.labels, str(e), self["seed"], self["test"], *names, classes is None, max_mb
             )
-            pair, columns = (data.training, data.testing), data.columns
+            pair, columns, inputs = (data.training, data.testing), data.columns, data.inputs
         elif self.fed is not None and e < self.fed.E:
             pair = self.fed.train(e), self.fed.test(e)
         else:
             raise Refused(f"agent {e} has no data: name its folder with --node-config 'data=\"...\"'")
         training, testing = checked_pair(pair, classes)
-        return Job(self.algorithm, self.model, self.settings, training, testing, classes, columns=columns)
+        run = self.algorithm, self.model, self.settings, training, testing, classes
+        return Job(*run, columns=columns, inputs=inputs, labels=tuple(self.labels))
 
     def deployment(self) -> Deployment:
         """Return what the server runs."""
@@ -161,6 +180,8 @@ class RunConfig:
             out=Path(self["out"]).expanduser() if self["out"] else None,
             resume=self["resume"],
             name=self.fed.name if self.fed is not None else "federation",
+            labels=tuple(self.labels),
+            label=self["label"],
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,9 @@ from torch import Tensor
 from focusfl.core import State, Upload
 from focusfl.core.tree import RunningSum, flatten, put, take, tree_map
 from focusfl.engines import Replies, Scores, audit
+from focusfl.engines.base import Part
 from focusfl.engines.plan import Ints
+from focusfl.fairness import scores as named_scores
 from focusfl.flower.protocol.expected import expected
 from focusfl.flower.protocol.roster import Roster, one_line
 from focusfl.flower.protocol.wire import Refused, checked, known_records, to_arrays
@@ -91,33 +94,47 @@ class Exchange:
 
         return audit.suspects(roster.algorithm, uploads, view, roster.examples, tuple(self.task.parameters))
 
-    def evaluate(self, server: State, t: int) -> tuple[Scores, Tensor | None]:
-        """Return the loss and accuracy of every agent, NaN for those that sent none; and the labels, [E, M]."""
+    def evaluate(
+        self, server: State, t: int, part: Part = "test", agents: Ints | None = None
+    ) -> tuple[Scores, Tensor | None]:
+        """Return the scores of every agent, NaN for those that sent none; and the labels, [E, M].
+
+        Args:
+            server: The server's state.
+            t: The round.
+            part: Which of their examples the agents evaluate.
+            agents: Those that have such examples; None for all.
+        """
         roster, E, classes = self.roster, self.roster.E, self.task.classes
         view = roster.algorithm.downlink(server, torch.tensor(0))
         label = None if roster.settings.secure else roster.algorithm.label(view, roster.algorithm.enroll(server))
-        everyone = np.arange(E)
-        messages = self.messages("evaluate", server, t, everyone)
+        everyone = np.arange(E) if agents is None else agents
+        messages = self.messages("evaluate", server, t, everyone, part)
         contents, dropped = self.send(messages, everyone, roster.settings.timeout)
         loss, acc = torch.full((2, E), torch.nan)
+        wanted = named_scores.resolve(roster.settings.metrics, classes) if part == "test" else {}
+        metrics = {name: torch.full((E,), torch.nan, dtype=torch.double) for name in wanted}
         pi = None if label is None else torch.full((E, len(label)), torch.nan)
         for e, content in contents.items():
             record = content.metric_records.get("scores", MetricRecord())
             try:
                 known_records(content, "scores", *["examples"] * self.simulated)
-                numbers = _loss(record.get("loss")), 0.0 if classes is None else _accuracy(record.get("acc"))
+                numbers = self._loss(record.get("loss")), 0.0 if classes is None else _accuracy(record.get("acc"))
+                measured = {name: _metric(name, record.get(f"metric {name}")) for name in metrics}
                 if pi is not None:
                     pi[e] = _label(record.get("label"), pi.shape[1])
             except Refused as why:
                 dropped[e] = one_line(str(why))
             else:
                 loss[e], acc[e] = numbers
+                for name in metrics:
+                    metrics[name][e] = measured[name]
         self.log("not evaluated", dropped)
         examples = None
         if self.simulated and not dropped:
             each = [content.array_records["examples"]["loss"].numpy() for _, content in sorted(contents.items())]
             examples = torch.from_numpy(np.concatenate(each))
-        return Scores(loss, None if classes is None else acc, examples, dropped), pi
+        return Scores(loss, None if classes is None else acc, examples, dropped, metrics), pi
 
     def best(self) -> Tensor:
         """Return the loss that each agent reaches alone, [E]; NaN for those that sent none."""
@@ -133,13 +150,13 @@ class Exchange:
         for e, content in contents.items():
             try:
                 known_records(content, "scores")
-                best[e] = _loss(content.metric_records.get("scores", MetricRecord()).get("loss"))
+                best[e] = self._loss(content.metric_records.get("scores", MetricRecord()).get("loss"))
             except Refused as why:
                 dropped[e] = one_line(str(why))
         self.log("no best loss", dropped)
         return best
 
-    def messages(self, kind: str, server: State, t: int, agents: Ints) -> dict[int, Message]:
+    def messages(self, kind: str, server: State, t: int, agents: Ints, part: Part = "test") -> dict[int, Message]:
         """A message to each of these agents that is there, with its view of the server's state."""
         # The server's own tensors are serialised once, for all messages; ids identify them while `server` lives.
         arrays: dict[int, Array | None] = dict.fromkeys(map(id, flatten(server).values()))
@@ -154,7 +171,7 @@ class Exchange:
             records: dict[str, Any] = {"view": record}
             if e in self.restore[0]:
                 records["state"] = to_arrays(take(self.restore[1], e))
-            messages[e] = self.roster.message(kind, self.roster.nodes[e], t, records)
+            messages[e] = self.roster.message(kind, self.roster.nodes[e], t, records, part=part)
         self.restore[0].difference_update(messages)
         return messages
 
@@ -174,14 +191,21 @@ class Exchange:
                 contents[e] = reply
         return contents, dropped
 
+    def _loss(self, value: object) -> float:
+        """Return a loss; only one of the user's own can be negative."""
+        loss = self.roster.settings.loss
+        return _between("loss", value, 0 if loss is None or isinstance(loss, str) else -LARGEST_LOSS, LARGEST_LOSS)
+
     def log(self, what: str, dropped: dict[int, str]) -> None:
         for e, reason in sorted(dropped.items()):
             self.roster.log(f"{what}: agent {e}: {reason}")
 
 
-def _loss(value: object) -> float:
-    """Return a loss, which is never negative: cross-entropy, or a squared error."""
-    return _between("loss", value, 0, LARGEST_LOSS)
+def _metric(name: str, value: object) -> float:
+    """Return a metric; NaN is a value that is not defined at this agent."""
+    if isinstance(value, float) and math.isnan(value):
+        return value
+    return _between(f"metric {name}", value, -LARGEST_LOSS, LARGEST_LOSS)
 
 
 def _accuracy(value: object) -> float:

@@ -38,7 +38,8 @@ class Memory:
         folder, runs = context.node_config.get("keep"), context.node_config.get("keep-runs", KEEP_RUNS)
         require("keep-runs", runs, type(runs) is int and runs >= 1, "in the node's configuration, 1 or more")
         self.max_runs = int(runs)
-        self.path = Path(str(folder)).expanduser() / f"{key}.safetensors" if folder else None
+        self.folder = Path(str(folder)).expanduser() if folder else None
+        self.path = None if self.folder is None else self.folder / f"{key}.safetensors"
 
     @property
     def t(self) -> int | None:

@@ -2,7 +2,7 @@
 
 enroll     report which agent it is, and take its first state
 train      take the K local steps of a round; in a secure run in five stages, with a masked upload
-evaluate   send only numbers: loss, accuracy and label
+evaluate   send only numbers: loss, accuracy, metrics and label; keep this node's own predictor in its folder
 best       send the loss that it reaches alone
 """
 
@@ -12,24 +12,29 @@ import logging
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
 from focusfl.algorithms.local import Local
 from focusfl.core import Algorithm, Data, State, Upload
-from focusfl.core.tree import tree_map
+from focusfl.core.tree import repeat, tree_map
+from focusfl.data.own.inputs import Inputs
 from focusfl.engines import Scores, audit
-from focusfl.engines.base import score
 from focusfl.engines.one_agent import LocalAgent, predictor
+from focusfl.fairness import scores
 from focusfl.flower.protocol import secure_round
 from focusfl.flower.protocol.memory import Memory
 from focusfl.flower.protocol.roster import run_signature
 from focusfl.flower.protocol.wire import Refused, to_arrays, to_tree
-from focusfl.models.task import InitialWeights, Score, Task
+from focusfl.models import losses
+from focusfl.models.task import InitialWeights, Task
+from focusfl.run.saved.of_result import assembled
 from focusfl.run.settings import Settings
 from focusfl.run.setup import Model
 from focusfl.util.errors import InputError
@@ -50,12 +55,15 @@ class Job:
 
     algorithm: Algorithm
     model: Model
-    settings: Settings  # only the options of local training and `secure` are used
+    settings: Settings  # only the options of local training, `loss`, `metrics` and `secure` are used
     training: Data
     testing: Data
     classes: int | None
     simulated: bool = False  # the node also sends its state and losses, and accepts a state: runs can resume
+    validation: Data | None = None
     columns: str = ""  # digest of a table's column names, which must be the same at all nodes
+    inputs: Inputs | None = None  # the form of an example; by default an array of the training data's shape
+    labels: tuple[str, ...] = ()  # the names of the classes, if they have names
     tasks: dict[int, Task] = field(default_factory=dict)  # the network with its loss, by seed
 
 
@@ -121,9 +129,11 @@ class Node:
         ask = self.content.config_records["ask"]
         self.t, self.rounds, self.seed = (int(str(ask[name])) for name in ("t", "rounds", "seed"))
         self.begin = bool(ask.get("begin", False))
+        self.part = str(ask.get("part", "test"))
         self.memory = Memory(context, str(ask["key"]))
         if self.seed not in job.tasks:
-            job.tasks[self.seed] = Task(InitialWeights(job.model, self.seed).network(), job.classes)
+            loss = losses.resolve(job.settings.loss, job.classes, job.training.y.dim() == 2)
+            job.tasks[self.seed] = Task(InitialWeights(job.model, self.seed).network(), job.classes, loss)
         self.task = job.tasks[self.seed]
         if job.simulated and "state" in self.content:
             self.memory.keep(-1, {}, to_tree(self.content, "state"))
@@ -183,16 +193,38 @@ class Node:
         return new, upload
 
     def evaluate(self) -> RecordDict:
-        """Send only numbers: loss and accuracy on this node's test data, and its label if the method has one."""
+        """Send only numbers: how good predictions for this node's data are, and its label if the method has one."""
         view, job = to_tree(self.content, "view"), self.job
         state = self._state(view)
-        h = predictor(self.task, job.testing.x)
-        scores = score(job.algorithm, view, state, self.task, h, job.testing.y)
+        data = job.validation if self.part == "validation" else job.testing
+        if data is None:
+            raise Refused("this node has no validation data")
         label = None if job.settings.secure else job.algorithm.label(view, state)
-        reply = self._reply(scores, label)
-        if job.simulated:
-            reply["examples"] = ArrayRecord(OrderedDict(loss=Array(scores.loss.numpy())))
-        return reply
+        if self.memory.folder is not None and self.part != "validation" and not job.simulated:
+            self._keep_predictor(view, state, self.memory.folder / "model")
+        return self._reply(*self._predict(job.algorithm, view, state, data), label)
+
+    def _keep_predictor(self, view: State, state: State, folder: Path) -> None:
+        """Write this node's own predictor: what it received, its state, the form of its examples."""
+        job, x = self.job, self.job.training.x
+        inputs = job.inputs or Inputs("arrays", tuple(x.shape[1:]), tokens=not x.is_floating_point())
+        model = assembled(
+            job.algorithm,
+            self.task,
+            job.model,
+            replace(job.settings, rounds=self.rounds, seed=self.seed),
+            view,
+            repeat(state, 1),
+            agents=(f"agent-{self.e}",),
+            inputs=inputs,
+            labels=job.labels,
+            data="federation",
+            received=True,
+        )
+        try:
+            model.save(folder)
+        except (OSError, InputError) as error:  # training goes on without it
+            LOGGER.warning(f"this node's predictor could not be saved: {error}")
 
     def best(self) -> RecordDict:
         """Train alone on this node's data, and send the loss: the best loss for its excess risk."""
@@ -200,8 +232,26 @@ class Node:
         state: State = alone.start(InitialWeights(self.job.model, self.seed), 1)
         for t in range(self.rounds):
             state, _ = alone.local({}, state, self._agent(t))
-        h = predictor(self.task, self.job.testing.x)
-        return self._reply(score(alone, {}, state, self.task, h, self.job.testing.y), None)
+        predictions, y = self._predict(alone, {}, state, self.job.testing)
+        means, _ = self._means(predictions, y)
+        return RecordDict({"scores": MetricRecord({"loss": float(means.loss)})})
+
+    @torch.no_grad()
+    def _predict(self, algorithm: Algorithm, view: State, state: State, data: Data) -> tuple[Tensor, Tensor]:
+        """Return the predictions for its own examples, and their labels."""
+        return algorithm.predict(view, state, predictor(self.task, data.x)), data.y
+
+    def _metrics(self, predictions: Tensor, y: Tensor) -> dict[str, float]:
+        """Measure what the run asks for; errors are written to this node's log only, as they may quote a label."""
+        wanted = scores.resolve(self.job.settings.metrics, self.job.classes)
+        try:
+            found = scores.measure(wanted, predictions, y, torch.tensor([0, len(y)]))
+        except InputError:
+            if self.job.simulated:
+                raise
+            LOGGER.exception("a metric cannot be measured")
+            raise Refused("a metric cannot be measured at this node; its own log says why") from None
+        return {name: float(value) for name, value in found.items()}
 
     def _agent(self, t: int) -> LocalAgent:
         train = self.job.settings.local
@@ -218,15 +268,25 @@ class Node:
         except KeyError as error:  # what agents receive is not enough to make the method's first state
             raise LostState("this node has lost its state and must be enrolled again") from error
 
-    def _reply(self, found: Score, label: torch.Tensor | None) -> RecordDict:
-        n = len(found.loss)
-        means = Scores.of_examples(*found, torch.tensor([0, n]), self.job.classes)
+    def _means(self, predictions: Tensor, y: Tensor) -> tuple[Scores, Tensor]:
+        """Return the mean loss and accuracy, and the loss of each example."""
+        loss, correct = self.task.score(predictions, y)
+        return Scores.of_examples(loss, correct, torch.tensor([0, len(loss)]), self.job.classes), loss
+
+    def _reply(self, predictions: Tensor, y: Tensor, label: Tensor | None) -> RecordDict:
+        means, losses = self._means(predictions, y)
         record: dict[str, Any] = {"loss": float(means.loss)}
         if means.acc is not None:
             record["acc"] = float(means.acc)
         if label is not None:
             record["label"] = [float(v) for v in label]
-        return RecordDict({"scores": MetricRecord(record)})
+        if self.part == "test":
+            values = predictions.squeeze(-1) if self.job.classes is None else predictions
+            record |= {f"metric {name}": value for name, value in self._metrics(values, y).items()}
+        reply = RecordDict({"scores": MetricRecord(record)})
+        if self.job.simulated:
+            reply["examples"] = ArrayRecord(OrderedDict(loss=Array(losses.numpy())))
+        return reply
 
 
 def number(context: Context) -> int:

@@ -12,7 +12,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from focusfl.core import Algorithm, State
+from focusfl.engines.base import Part
 from focusfl.flower.protocol.wire import Refused, known_records, to_arrays
+from focusfl.models import losses
 from focusfl.run.settings import Settings
 
 LOGGER = logging.getLogger("focusfl")
@@ -32,7 +34,8 @@ class Hello(NamedTuple):
 
 def run_signature(algorithm: Algorithm, settings: Settings) -> str:
     """What server and node must have in common; the server compares."""
-    return f"{algorithm!r} {settings.train!r}" + " secure" * settings.secure
+    loss = "" if settings.loss is None else f" loss {losses.describe(settings.loss)}"
+    return f"{algorithm!r} {settings.train!r}{loss}" + " secure" * settings.secure
 
 
 @dataclass
@@ -142,11 +145,18 @@ class Roster:
             self.log(f"agent {e} joins late, or has lost its state: it starts over")
 
     def message(
-        self, kind: str, node: int, t: int, records: dict[str, Any] | None = None, begin: bool = False
+        self,
+        kind: str,
+        node: int,
+        t: int,
+        records: dict[str, Any] | None = None,
+        begin: bool = False,
+        part: Part = "test",
     ) -> Message:
         """A message, with the fields that all have: which run, which round."""
         ask: dict[str, Any] = {"key": self.key, "t": t, "rounds": self.settings.T, "seed": self.settings.seed}
-        content = RecordDict({**(records or {}), "ask": ConfigRecord(ask | {"begin": begin})})
+        ask |= {"begin": begin} | ({} if part == "test" else {"part": part})
+        content = RecordDict({**(records or {}), "ask": ConfigRecord(ask)})
         return Message(content, node, kind, ttl=max(self.settings.timeout, FIRST_REPLY_TIMEOUT) + 60)
 
     def send(self, messages: dict[int, Message], timeout: float) -> dict[int, RecordDict | str]:

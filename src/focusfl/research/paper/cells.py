@@ -61,7 +61,12 @@ class Cell:
         algorithm = self.algorithm
         s = e.settings
         precision = None if s.precision == "float32" else s.precision
-        later = {"joins": s.joins, "leaves": s.leaves, "precision": precision}  # older cells have none of them
+        later = {
+            "joins": s.joins,
+            "leaves": s.leaves,
+            "precision": precision,
+            "model": e.model,
+        }  # older cells have none of them
         return {
             "algorithm": type(algorithm).__name__.lower(),
             "params": identifying_options(algorithm),

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import queue as queues
-import signal
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,9 +15,9 @@ from focusfl.research.paper.reproduction import Part, Reproduction
 from focusfl.research.theory.check import check_all, summary
 from focusfl.util import files, sealed
 from focusfl.util.errors import InputError, Interrupted, LockedError
-from focusfl.util.interrupt import graceful_stop, ignored
 from focusfl.util.machine import provenance
 from focusfl.util.progress import TotalProgress
+from focusfl.util.workers import run_in_processes
 
 
 def reproduce(
@@ -100,49 +96,19 @@ def _compute(
     todo: list[Cell], cells: Path, results: Path, jobs: int, progress: bool | None, save: Callable[[], None]
 ) -> None:
     """Compute the cells in worker processes; this process shows progress and saves results as they arrive."""
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    queue.cancel_join_thread()  # if stopped early, do not wait until the rest of the queue is read
-    for cell in todo:
-        queue.put(cell)
-    stopping, parent = context.Event(), os.getpid()
-    arguments = (queue, cells, results, jobs, stopping, parent)
-    workers = [context.Process(target=_work, args=arguments, daemon=True) for _ in range(jobs)]
-    with graceful_stop() as stop, TotalProgress(sum(_rounds(cell) for cell in todo), progress) as bar:
-        with ignored():  # Ctrl-C reaches all processes of a terminal: these inherit that they ignore it
-            for worker in workers:
-                worker.start()
-        finished = -1
-        try:
-            while any(worker.is_alive() for worker in workers):
-                time.sleep(0.5)
-                done = [cell for cell in todo if cell.done(cells)]
-                bar(sum(min(cell.rounds_done(cells), _rounds(cell)) for cell in todo), len(done), len(todo))
-                if len(done) != finished:
-                    finished = len(done)
-                    save()
-                if stop():
-                    stopping.set()
-        except KeyboardInterrupt:  # the second Ctrl-C stops at once; cells resume from their checkpoints
-            for worker in workers:
-                worker.kill()
-            raise
-        finally:  # even after an error here, no worker may continue unsupervised
-            stopping.set()
-    if stop():
-        raise Interrupted("stopped; run the same command again to resume")
-    if any(worker.exitcode for worker in workers):
-        raise OSError("a worker process died (out of memory or disk?); run the same command again to resume")
+    finished = -1
+    with TotalProgress(sum(_rounds(cell) for cell in todo), progress) as bar:
 
+        def watch() -> None:
+            nonlocal finished
+            done = [cell for cell in todo if cell.done(cells)]
+            bar(sum(min(cell.rounds_done(cells), _rounds(cell)) for cell in todo), len(done), len(todo))
+            if len(done) != finished:
+                finished = len(done)
+                save()
 
-def _work(queue: Any, cells: Path, results: Path, jobs: int, stopping: Any, parent: int) -> None:
-    """A worker: until there are no more cells, or it is asked to stop, or the parent is gone."""
-    import torch
-
-    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C reaches all; the parent says when to stop
-        signal.signal(number, signal.SIG_IGN)
-    torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
-    run_cells(queue, cells, results, lambda: bool(stopping.is_set()) or os.getppid() != parent)
+        work = partial(run_cells, cells=cells, results=results)
+        run_in_processes(work, todo, jobs, watch, "run the same command again to resume")
 
 
 def run_cells(queue: Any, cells: Path, results: Path, stop: Callable[[], bool]) -> None:

@@ -1,0 +1,245 @@
+"""Inputs: what an example looks like to a model, and how new examples are brought into that form.
+
+It travels with a trained model: the columns of a table in order, their scaling, the shape of an example. New
+examples may come as arrays, as a data frame, or from a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from focusfl.data.check import as_inputs
+from focusfl.data.federation import Federation
+from focusfl.data.own.readers import (
+    MAX_MB,
+    FileContents,
+    check_names,
+    csv_rows,
+    parquet_columns,
+    parse_cell,
+    read_npz_arrays,
+    require_regular,
+    with_inputs,
+)
+from focusfl.util.errors import InputError
+
+Kind = Literal["a table", "text", "arrays", "images"]
+Encode = Callable[[list[str]], Tensor]
+
+
+class NewData(NamedTuple):
+    """New examples from a file.
+
+    Attributes:
+        x: The examples as the model takes them, before scaling: [n, ...].
+        y: Their labels as they are written; None if the file has none.
+        others: The cells of all other columns, such as a patient's number, by column.
+    """
+
+    x: Tensor
+    y: list[Any] | None
+    others: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The form of the examples that a model was trained on.
+
+    Attributes:
+        kind: "a table", "text", "arrays" or "images".
+        shape: The shape of one example, as the network takes it; () where it is not known, as at a server.
+        tokens: Whether examples are whole numbers for an embedding.
+        columns: The features of a table, in order.
+        columns_digest: Where the names of the columns are not known, as at a server: a digest of them, sorted.
+        label: The name of the label column.
+        text: The name of the text column.
+        own_encoder: Whether texts were turned into numbers by a function of the user's own.
+        mean: Subtracted from each feature, [...]; None if the features are not scaled.
+        deviation: What each feature is then divided by, [...].
+    """
+
+    kind: Kind
+    shape: tuple[int, ...]
+    tokens: bool = False
+    columns: tuple[str, ...] = ()
+    label: str = "label"
+    text: str = "text"
+    own_encoder: bool = False
+    mean: Tensor | None = None
+    deviation: Tensor | None = None
+    columns_digest: str = ""
+
+    @staticmethod
+    def of(fed: Federation) -> Inputs:
+        """Return the form of a federation's examples: that of its files, or of its arrays."""
+        known = getattr(fed, "inputs", None)
+        if isinstance(known, Inputs):
+            return known
+        x = fed.training.x
+        return Inputs("arrays", tuple(x.shape[1:]), tokens=not x.is_floating_point())
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Scale raw values as the training data were scaled."""
+        if self.mean is None or self.deviation is None:
+            return x
+        return (x - self.mean.to(x.device)) / self.deviation.to(x.device)
+
+    def tensor(self, x: Any, encode: Encode | None = None) -> Tensor:
+        """Return new examples as the network takes them: columns in order, scaled.
+
+        Args:
+            x: Arrays or tensors [n, ...] with features in the order of `columns`; or a data frame or a dict of
+                columns, in any order; or a list of texts, if the model was trained on text.
+            encode: Turns texts into numbers, if the model was trained with a function of the user's own.
+
+        Raises:
+            InputError: A column is missing, or the examples have another shape or kind.
+        """
+        if self.kind == "text" and isinstance(x, Sequence) and all(isinstance(text, str) for text in x):
+            x = self._encoded(list(x), encode)
+        elif self.columns and (isinstance(x, Mapping) or hasattr(x, "columns")):
+            x = self._from_columns({str(name): x[name] for name in (x if isinstance(x, Mapping) else x.columns)})
+        raw = as_inputs("x", x)
+        if self.shape and tuple(raw.shape[1:]) != self.shape:
+            wanted = f"{list(self.shape)}" + (f" ({', '.join(self.columns)})" if self.columns else "")
+            raise InputError(
+                f"x: an example has shape {list(raw.shape[1:])}; the model was trained on {wanted}; "
+                "select and order the features to match"
+            )
+        raw = raw.long() if self.tokens else raw.float()
+        if not torch.isfinite(raw).all():
+            row = int((~torch.isfinite(raw.flatten(1))).any(1).nonzero()[0])
+            raise InputError(f"x, row {row}: NaN or infinite; fill in or remove such values")
+        return self.scaled(raw)
+
+    def read(self, path: Path, encode: Encode | None = None, max_mb: int = MAX_MB) -> NewData:
+        """Read new examples from a csv, parquet or npz file. Labels are optional, columns may have any order.
+
+        Args:
+            path: The file.
+            encode: See `tensor`.
+            max_mb: A compressed file that would unpack to more megabytes is refused.
+
+        Raises:
+            InputError: The file cannot be used; the message names the row or the column.
+        """
+        suffix = path.suffix.lower()
+        if self.kind == "images":
+            raise InputError(f"{path}: the model was trained on images: give them to model.predict as an array")
+        require_regular(path)
+        if suffix == ".npz" and self.kind == "arrays":
+            arrays = read_npz_arrays(path, max_mb)
+            if "x" not in arrays or arrays.keys() - {"x", "y"}:
+                raise InputError(f"{path}: expected x, and y if there are labels; found {', '.join(arrays)}")
+            x = as_inputs(f"{path}, x", arrays["x"])
+            return NewData(x, arrays["y"].tolist() if "y" in arrays else None, {})
+        if suffix not in (".csv", ".parquet") or self.kind == "arrays":
+            expected = "an npz file" if self.kind == "arrays" else "a csv or parquet file"
+            raise InputError(f"{path}: the model was trained on {self.kind}: expected {expected}")
+        columns, places = _read_csv(path) if suffix == ".csv" else parquet_columns(path, max_mb)
+        labels = columns.pop(self.label, None)
+        wanted = (self.text,) if self.kind == "text" else self.columns or self._sorted(path, columns)
+        self._require(str(path), columns, wanted)
+        counted = "counting the header" if suffix == ".csv" else "counting from 1"
+        contents = FileContents(path, self.kind, [], labels or [], places, counted, wanted)
+        if self.kind == "text":
+            texts: list[str] = with_inputs(contents, columns[self.text]).x
+            x = self._encoded(texts, encode)
+        else:
+            cells = [
+                [parse_cell(cell, contents.at(i, name), self.text) for i, cell in enumerate(columns[name])]
+                for name in wanted
+            ]
+            x = torch.from_numpy(with_inputs(contents, np.array(cells, dtype=float).T.reshape(-1, len(wanted))).x)
+        if not len(x):
+            raise InputError(f"{path}: no examples; expected a header and rows")
+        others = {name: [str(cell) for cell in cells] for name, cells in columns.items() if name not in wanted}
+        return NewData(x, labels, others)
+
+    def _sorted(self, path: Path, found: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the names of the columns, sorted, if they are those whose digest is known."""
+        names = tuple(sorted(found))
+        if columns_digest(names) != self.columns_digest:
+            raise InputError(f"{path}: its columns {', '.join(names)} are not those that the federation trained on")
+        return names
+
+    def _from_columns(self, found: Mapping[str, Any]) -> Any:
+        self._require("x", found, self.columns)
+        try:
+            return np.stack([np.asarray(found[name], dtype=np.float64) for name in self.columns], 1)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"x: expected one number per row in every column: {error}") from error
+
+    def _require(self, where: str, found: Mapping[str, Any], wanted: Sequence[str]) -> None:
+        missing = [name for name in wanted if name not in found]
+        if missing:
+            extra = [name for name in found if name not in wanted]
+            hint = f"; it also has {', '.join(extra)}" if extra else ""
+            raise InputError(f"{where}: no column {', '.join(missing)}, which the model was trained on{hint}")
+
+    def _encoded(self, texts: list[str], encode: Encode | None) -> Tensor:
+        if self.own_encoder and encode is None:
+            raise InputError("the texts were encoded by a function of your own: pass it as encode=, from Python")
+        if encode is None:
+            from focusfl.models.text import embed
+
+            encode = embed
+        return encode(texts).float()
+
+
+def columns_digest(names: Sequence[str]) -> str:
+    """Return the sha256 of column names, by which nodes and servers compare them."""
+    return hashlib.sha256(json.dumps(names).encode()).hexdigest()
+
+
+def _read_csv(path: Path) -> tuple[dict[str, list[Any]], list[int]]:
+    """Return the cells of each column, and the row of each example as a person counts it."""
+    rows = csv_rows(path)
+    header = next(rows, (0, []))[1]
+    check_names(path, header)
+    places: list[int] = []
+    columns: dict[str, list[Any]] = {name: [] for name in header}
+    for row, cells in rows:
+        places.append(row)
+        for name, cell in zip(header, cells, strict=True):
+            columns[name].append(cell.strip())
+    return columns, places
+
+
+def label_numbers(y: Any, labels: Sequence[str], classes: int | None) -> Any:
+    """Turn labels as people write them into numbers: names of classes, or numbers, written or not.
+
+    Args:
+        y: The labels.
+        labels: The names of the classes, if they have names.
+        classes: The number of classes; None for regression.
+
+    Raises:
+        InputError: A label is not one of the classes, or not a number.
+
+    Example:
+        >>> label_numbers(["well", "ill"], ("ill", "well"), 2), label_numbers(["1", "0"], (), 2)
+        ([1, 0], [1, 0])
+    """
+    if isinstance(y, Tensor | np.ndarray) or not any(isinstance(label, str) for label in y):
+        return y
+    try:
+        if labels:
+            return [list(labels).index(str(label).strip()) for label in y]
+        numbers = [float(label) for label in y]
+        if not all(math.isfinite(v) for v in numbers) or (classes is not None and any(v % 1 for v in numbers)):
+            raise ValueError("a class is a whole number")
+    except ValueError as error:
+        known = ", ".join(labels) or (f"0 to {classes - 1}" if classes else "numbers")
+        raise InputError(f"the labels: {error}; expected {known}") from error
+    return numbers if classes is None else [int(v) for v in numbers]

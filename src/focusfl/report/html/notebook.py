@@ -1,0 +1,146 @@
+"""One run, or several on the same data, in a notebook: the verdict first, then a table with a line per agent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from focusfl.algorithms import title
+from focusfl.report import sentences
+from focusfl.report.gains import MIN_RELATIVE_GAP, Gains
+from focusfl.report.rows import METRICS, Row, agent_numbers
+from focusfl.util.html import COLOURS, Html, bar, bold, card, chip, join, paragraph, table
+
+MAX_AGENTS = 40  # rows of a table: of more agents those with the largest and the least excess risk are shown
+SMALLER, LARGER = (
+    "\N{BLACK DOWN-POINTING TRIANGLE}",
+    "\N{BLACK UP-POINTING TRIANGLE}",
+)  # a loss than the first method's
+
+
+def names_of(row: Row) -> list[str]:
+    """Return what each agent of a row is called: its number, with its name if it has one."""
+    names = row.get("names")
+    return [f"{e} {names[e]}" if names else str(e) for e in agent_numbers(row)]
+
+
+def faa_text(row: Row) -> str:
+    """Return FAA, with its interval where that is known."""
+    known = row.get("faa_interval")
+    noise = f" (95 % interval {known['low']:.3g} to {known['high']:.3g})" if known else ""
+    return f"FAA {row['faa']:.3g}{noise}"
+
+
+def verdict(row: Row) -> Html:
+    """Say how fair the run is: FAA, and the two agents between which it lies."""
+    who = [f"agent {name}" for name in names_of(row)]
+    if row["bayes_kind"] == "none":
+        worst = row["worst_agent"]
+        return join(
+            bold(f"Mean loss {row['avg_loss']:.3g}"), f"; largest for {who[worst]}: {row['loss'][worst]:.3g}."
+        )
+    risk = row["excess_risk"]
+    most, least = risk.index(max(risk)), risk.index(min(risk))
+    between = f"{who[most]} ends {_above(risk[most])}, {who[least]} {_above(risk[least])}."
+    return join(bold(faa_text(row)), f": {between}")
+
+
+def _above(risk: float) -> str:
+    return f"{abs(risk):.3g} {'above' if risk >= 0 else 'below'} its best loss"
+
+
+def result_card(row: Row) -> Html:
+    """Show one run."""
+    means = f"Mean loss {row['avg_loss']:.3g}, worst agent's loss {row['agnostic_loss']:.3g}"
+    means += "" if row["avg_acc"] is None else f", mean accuracy {row['avg_acc']:.3f}"
+    about = f"{means}. {row['rounds']} rounds, seed {row['seed']}, {row['seconds']:.1f} s of training."
+    heading = f"{title(row['method'])} on {row['data']}"
+    return card(heading, paragraph(verdict(row)), *_explained([row]), _agents(row), paragraph(about))
+
+
+def _explained(runs: Sequence[Row], others: Sequence[Row] = ()) -> list[Html]:
+    return [paragraph(_emphasised(line)) for line in sentences.explain(runs, others)]
+
+
+def _emphasised(line: str) -> Html:
+    rest = line.removeprefix(sentences.WARNING)
+    return join(rest) if rest == line else join(bold(sentences.WARNING), rest)
+
+
+def _shown(row: Row) -> list[int]:
+    """The places of the agents that a table shows, in their order."""
+    E = len(row["loss"])
+    by_risk = sorted(range(E), key=lambda i: row["excess_risk"][i])
+    return sorted(by_risk[: MAX_AGENTS // 2] + by_risk[-MAX_AGENTS // 2 :]) if E > MAX_AGENTS else list(range(E))
+
+
+def _left_out(row: Row) -> list[Html]:
+    if len(row["loss"]) <= MAX_AGENTS:
+        return []
+    some = f"The {MAX_AGENTS // 2} agents with the largest and with the least excess risk"
+    return [paragraph(f"{some} of {len(row['loss'])} are shown.")]
+
+
+def _agents(row: Row) -> Html:
+    """One line per agent: its loss, accuracy, excess risk as a bar, and its cluster."""
+    acc, n, pi, measured = row["acc"], row.get("n"), row["pi"], row["bayes_kind"] != "none"
+    longest = max((abs(v) for v in row["excess_risk"]), default=0.0)
+    head = ["agent", "excess risk" if measured else "loss"] + ["examples"] * bool(n) + ["loss"] * measured
+    head += ["accuracy"] * (acc is not None) + ["cluster", "largest label"] * (pi is not None)
+    rows, names = [], names_of(row)
+    for i in _shown(row):
+        risk = row["excess_risk"][i]
+        number = f"{risk:+.4f}" if measured else f"{risk:.4f}"
+        cells: list[object] = [names[i], join(bar(risk, longest), " ", number)]
+        cells += [n[i]] if n else []
+        cells += [f"{row['loss'][i]:.4f}"] if measured else []
+        cells += [] if acc is None else [f"{acc[i]:.3f}"]
+        if pi is not None:
+            m = row["clusters"][i]
+            cells += [chip(m, COLOURS[m % len(COLOURS)]), f"{max(pi[i]):.2f}"]
+        rows.append(cells)
+    return join(table(head, rows, left=2), *_left_out(row))
+
+
+def comparison_card(rows: Sequence[Row], gains: dict[str, Gains]) -> Html:
+    """Show several runs on the same data with one seed; the first is compared with the others.
+
+    Args:
+        rows: The runs, with the same agents.
+        gains: Who gained and who lost under the first method, by the other's `method`.
+    """
+    first, others = rows[0], rows[1:]
+    methods = [title(row["method"]) for row in rows]
+    heading = f"{methods[0]} on {first['data']}, compared with {', '.join(methods[1:])}"
+    said = _explained([first], others)
+    beyond = f"beyond noise and {100 * MIN_RELATIVE_GAP:g} % of the loss"
+    legend = f"Loss of each agent. {SMALLER} smaller, {LARGER} larger than with {methods[0]}, {beyond}."
+    return card(heading, paragraph(verdict(first)), *said, _methods(rows), paragraph(legend), _losses(rows, gains))
+
+
+def _methods(rows: Sequence[Row]) -> Html:
+    """One line per method; the best of each column is bold."""
+    keys = [key for key in METRICS if rows[0][key] is not None]
+    best = {key: (max if key == "avg_acc" else min)(float(row[key] or 0.0) for row in rows) for key in keys}
+    lines = []
+    for row in rows:
+        cells = [f"{row[key]:.4f}" if row[key] != best[key] else bold(f"{row[key]:.4f}") for key in keys]
+        known = row.get("faa_interval")
+        lines.append([title(row["method"]), *cells, f"{known['low']:.3g} to {known['high']:.3g}" if known else "-"])
+    return table(["method", *(METRICS[key] for key in keys), "95 % interval of FAA"], lines)
+
+
+def _losses(rows: Sequence[Row], gains: dict[str, Gains]) -> Html:
+    """One line per agent, one bar per method."""
+    longest = max(abs(v) for row in rows for v in row["loss"])
+    names, lines = names_of(rows[0]), []
+    for i in _shown(rows[0]):
+        cells: list[object] = [names[i]]
+        for k, row in enumerate(rows):
+            found, e = gains.get(row["method"]) if k else None, agent_numbers(row)[i]
+            mark = "" if found is None else LARGER * (e in found.gained) + SMALLER * (e in found.lost)
+            cells.append(
+                join(bar(row["loss"][i], longest, COLOURS[k % len(COLOURS)]), f" {row['loss'][i]:.4f} {mark}")
+            )
+        lines.append(cells)
+    head = ["agent", *(title(row["method"]) for row in rows)]
+    return join(table(head, lines, left=len(head)), *_left_out(rows[0]))

@@ -1,0 +1,56 @@
+"""Early stopping: keep the round with the lowest mean validation loss, and stop if it does not improve."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from focusfl.core import State
+from focusfl.core.tree import tree_map
+
+
+class Best(NamedTuple):
+    """The best round so far.
+
+    Attributes:
+        round: From 1.
+        loss: Its mean validation loss.
+        since: The number of evaluations after it.
+        server: The server's state after it.
+        states: The agents' states after it.
+    """
+
+    round: int
+    loss: float
+    since: int
+    server: State
+    states: State
+
+
+class EarlyStopping:
+    """Decides when to stop.
+
+    Args:
+        patience: The number of evaluations without a lower loss after which to stop; None never stops and keeps
+            nothing.
+        best: What a run that is resumed had found.
+    """
+
+    def __init__(self, patience: int | None, best: Best | None = None) -> None:
+        self.patience, self.best = patience, best
+
+    def update(self, t: int, loss: float | None, server: State, states: State) -> None:
+        """Take note of the mean validation loss after round t; None if it was not evaluated."""
+        if self.patience is None or loss is None:
+            return
+        if self.best is None or loss < self.best.loss:
+            copies = (tree_map(torch.clone, tree) for tree in (server, states))  # later rounds write in place
+            self.best = Best(t, loss, 0, *copies)
+        else:
+            self.best = self.best._replace(since=self.best.since + 1)
+
+    @property
+    def over(self) -> bool:
+        """Whether to stop now."""
+        return self.patience is not None and self.best is not None and self.best.since >= self.patience

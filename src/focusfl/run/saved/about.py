@@ -1,0 +1,150 @@
+"""About: what a saved model is, as model.json holds it. Loading checks every value."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from focusfl import __version__
+from focusfl.algorithms import ALGORITHMS
+from focusfl.core import Algorithm
+from focusfl.core.train import Train
+from focusfl.data.own.inputs import Inputs, Kind
+from focusfl.models.describe import LinearSpec, MlpSpec, OwnSpec, ResNet18Spec, TextSpec
+from focusfl.util.errors import InputError
+
+VERSION = 1  # of the format that this release writes
+Text = Annotated[str, Field(max_length=10_000)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+OWN_LOSS = "own"
+MAX_OPTION = 1_000_000  # of an option of a method that comes from a file: it may be a number of models
+
+
+class InputsAbout(BaseModel):
+    """`Inputs` without the scaling, whose tensors are with the weights."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    kind: Kind
+    shape: list[Annotated[int, Field(ge=1, le=10_000_000)]] = Field(max_length=8)
+    tokens: bool
+    columns: list[Text]
+    label: Text
+    text: Text
+    own_encoder: bool
+    columns_digest: Text
+    scaled: bool
+
+    @staticmethod
+    def of(inputs: Inputs) -> InputsAbout:
+        values = {f.name: getattr(inputs, f.name) for f in fields(inputs) if f.name not in ("mean", "deviation")}
+        values |= {"shape": list(inputs.shape), "columns": list(inputs.columns)}
+        return InputsAbout(**values, scaled=inputs.mean is not None)
+
+    def inputs(self, mean: torch.Tensor | None, deviation: torch.Tensor | None) -> Inputs:
+        """Return the form of the examples, with the scaling that was stored with the weights."""
+        values = self.model_dump(exclude={"scaled"})
+        values |= {"shape": tuple(self.shape), "columns": tuple(self.columns)}
+        return Inputs(**values, mean=mean, deviation=deviation)
+
+
+class About(BaseModel):
+    """What was trained, on whom, with what, and how well.
+
+    Attributes:
+        format: Says that this is a model of focusfl.
+        version: The version of the format.
+        focusfl: The release that wrote it.
+        torch: The release of torch that trained it.
+        method: The method's key in ALGORITHMS, or "module:Class".
+        title: The method's name as its paper writes it.
+        params: The method's options.
+        network: The network.
+        classes: The number of classes; None for regression.
+        several: Whether an example has several labels; `classes` is then their number.
+        loss: The name of the loss with its options; "own" if it is the user's own.
+        labels: The names of the classes, if they have names.
+        inputs: The form of an example.
+        agents: The agents' names; none in a server's model.
+        received: Whether it is what one node received and holds.
+        train: The options of local training.
+        seed: The seed.
+        rounds: The number of rounds.
+        data: The name of the data.
+        fingerprint: The sha256 of all examples, or "" where no machine has seen them all.
+        results: The row of results.json; None if it is not known here.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    format: Literal["focusfl-model"] = "focusfl-model"
+    version: int = VERSION
+    focusfl: Text = __version__
+    torch: Text = str(torch.__version__)
+    method: Text
+    title: Text
+    params: dict[str, Any]
+    network: Annotated[
+        MlpSpec | LinearSpec | ResNet18Spec | TextSpec | OwnSpec,
+        Field(discriminator="kind"),
+    ]
+    classes: Annotated[int, Field(ge=1, le=1_000_000)] | None
+    several: bool
+    loss: Text
+    labels: list[Text]
+    inputs: InputsAbout
+    agents: list[Text]
+    received: bool
+    train: dict[str, Any]
+    seed: Count
+    rounds: Count
+    data: Text
+    fingerprint: Text
+    results: dict[str, Any] | None
+
+    def algorithm(self, own: Algorithm | None = None) -> Algorithm:
+        """Return the method with its options.
+
+        Args:
+            own: A method of the user's own, which no name finds.
+
+        Raises:
+            InputError: The method is not known, or its options do not fit.
+        """
+        if own is not None:
+            return own
+        if self.method not in ALGORITHMS:
+            hint = "pass algorithm=, or allow_code=True if it is module:Class"
+            raise InputError(f"its method {self.method!r} is not one of focusfl's: {hint}")
+        method: Algorithm = options_of(ALGORITHMS[self.method], self.params)
+        return method
+
+    def train_options(self) -> Train:
+        """Return the options of local training."""
+        options: Train = options_of(Train, self.train)
+        return options
+
+
+def options_of(kind: Any, options: dict[str, Any]) -> Any:
+    """Build a dataclass from options in a file, which are checked.
+
+    Raises:
+        InputError: An option is unknown, of another type or out of range.
+
+    Example:
+        >>> options_of(Train, {"lr": 0.5}).lr
+        0.5
+    """
+    known = {f.name for f in fields(kind) if f.init}
+    unknown = sorted(options.keys() - known)
+    large = [k for k, v in options.items() if isinstance(v, int) and abs(v) > MAX_OPTION]
+    if unknown or large:
+        raise InputError(f"{kind.__name__}: {(unknown or large)[0]!r} is not an option, or out of range")
+    try:
+        return TypeAdapter(kind).validate_python(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{kind.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error

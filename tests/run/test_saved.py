@@ -1,0 +1,460 @@
+"""Saved models: another process gives the same probabilities to the bit, and nobody's data is inside."""
+
+import csv
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from fuzz.harness import focusfl
+from helpers.federations import make_ragged
+from safetensors.torch import load_file
+from torch import nn
+
+import focusfl as ff
+from focusfl.algorithms import ALGORITHMS
+from focusfl.models.describe import describe
+from focusfl.run.saved.members import members
+from focusfl.util import sealed
+from focusfl.util.errors import CannotRun, InputError
+
+USE = """
+import sys
+from pathlib import Path
+import torch
+from safetensors.torch import load_file, save_file
+import focusfl as ff
+
+torch.set_num_threads(1)
+root, formats = Path(sys.argv[1]), sys.argv[2].split(",")
+for folder in sorted(root.glob("*/model")):
+    asked = {k: v.clone() for k, v in load_file(folder.parent / "asked.safetensors").items()}
+    model, found = ff.load(folder), {}
+    for e in range(len(model.agents)):
+        found[f"predict/{e}"] = model.predict(e, asked["x"])
+    if "y" in asked:
+        newcomer = model.assign(asked["x"], asked["y"])
+        found["assign"] = newcomer.predict(asked["x"])
+    for format in filter(None, formats):
+        path = model.export(0, format, folder.parent / f"exported.{format}")
+        if format == "pt2":
+            with torch.no_grad(), path.open("rb") as handle:
+                found[format] = torch.export.load(handle).module()(asked["x"])
+        elif format == "safetensors":
+            module = model.module(0)
+            module.load_state_dict(load_file(path))
+            with torch.no_grad():
+                found[format] = module(asked["x"])
+        else:
+            import onnxruntime
+            session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+            found[format] = torch.from_numpy(session.run(None, {"x": asked["x"].numpy()})[0])
+    save_file({k: v.contiguous() for k, v in found.items()}, folder.parent / "found.safetensors")
+"""
+
+
+def methods():
+    yield from ((name, kind(M=2) if name in ("fedem", "ifca") else kind()) for name, kind in ALGORITHMS.items())
+    yield "focus-tied", ff.Focus(M=2, init="tied", prune=0)
+
+
+def save_all(fed, root, rounds=2, only=None, **options):
+    """Train every method that can run, save its model, and return the results by name."""
+    from safetensors.torch import save_file
+
+    results, x = {}, fed.test(1).x.contiguous()
+    for name, method in methods():
+        if only is not None and name not in only:
+            continue
+        try:
+            result = ff.fit(method, fed, rounds=rounds, bayes="none", **options)
+        except CannotRun:
+            continue
+        results[name] = result
+        result.save(root / name / "model")
+        asked = {"x": x} if name == "local" else {"x": x, "y": fed.test(1).y}
+        save_file(asked, root / name / "asked.safetensors")
+    return results
+
+
+def use_elsewhere(root, tmp_path, formats):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    command = [sys.executable, "-W", "ignore", "-c", USE, str(root), formats]
+    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def check_all(results, root, fed, formats):
+    """The other process has found what this one finds, to the bit; ONNX to 1e-5."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for name, result in results.items():
+            found, (x, y) = load_file(root / name / "found.safetensors"), fed.test(1)
+            for e in range(fed.E):
+                assert torch.equal(found[f"predict/{e}"], result.predict(e, x)), (name, e)
+            if name != "local":
+                assert torch.equal(found["assign"], result.assign(x, y).predict(x)), name
+            for format in formats:
+                tolerance = 1e-5 if format == "onnx" else 0
+                assert (found[format] - result.predict(0, x)).abs().max() <= tolerance, (name, format)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def data_found_in(folder, fed):
+    """The rows of the federation whose bytes are in a file of the folder."""
+    models = [folder] if (folder / "model.json").exists() else folder.rglob("model")
+    content = b"".join(path.read_bytes() for model in models for path in model.iterdir())
+    assert len(content) > 1000
+    rows = torch.cat([fed.training.x, fed.testing.x]).flatten(1).numpy()
+    written = [",".join(map(str, row)) for row in rows.tolist()]
+    return [i for i, row in enumerate(rows) if row.tobytes() in content or written[i].encode() in content]
+
+
+@pytest.mark.slow
+def test_every_method_predicts_assigns_and_exports_the_same_in_another_process(ragged, tmp_path):
+    formats = ("safetensors", "pt2", "onnx")
+    results = save_all(ragged, tmp_path / "saved")
+    assert results.keys() == {name for name, _ in methods()}
+    use_elsewhere(tmp_path / "saved", tmp_path, ",".join(formats))
+    check_all(results, tmp_path / "saved", ragged, formats)
+    assert data_found_in(tmp_path / "saved" / "focus" / "model", ragged) == []
+
+
+def images():
+    rng = np.random.default_rng(0)
+    agents = [(rng.normal(size=(8, 3, 8, 8)), rng.integers(0, 2, 8)) for _ in range(3)]
+    return ff.Federation.from_agents(agents, test=0.5, model=lambda: ff.models.resnet18(2, 8))
+
+
+@pytest.mark.slow
+def test_resnet18_predicts_the_same_in_another_process(tmp_path):
+    fed = images()
+    results = save_all(fed, tmp_path / "saved", rounds=1, train=ff.Train(lr=0.01, steps=1))
+    assert {"focus", "fedavg", "ditto", "ifca", "fedem", "local"} <= results.keys()
+    use_elsewhere(tmp_path / "saved", tmp_path, "safetensors,pt2")
+    check_all(results, tmp_path / "saved", fed, ("safetensors", "pt2"))
+    assert data_found_in(tmp_path / "saved", fed) == []
+    path = results["focus"].model.export(1, "onnx", tmp_path / "resnet.onnx")  # checks it to 1e-5 itself
+    assert path.stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_text_goes_in_as_text_in_another_process(tmp_path):
+    words = {"good": ["a fine place", "very good", "loved it"], "bad": ["awful", "never again", "rude and cold"]}
+    for e, name in enumerate(("bern", "chur", "davos")):
+        (tmp_path / "reviews").mkdir(exist_ok=True)
+        with (tmp_path / "reviews" / f"{name}.csv").open("w", newline="") as handle:
+            rows = csv.writer(handle)
+            rows.writerow(["text", "label"])
+            rows.writerows((f"{text} {e} {i}", label) for label in words for text in words[label] for i in range(2))
+    fed = ff.data.folder(tmp_path / "reviews")
+    results = save_all(fed, tmp_path / "saved", rounds=3)
+    use_elsewhere(tmp_path / "saved", tmp_path, "safetensors,pt2")
+    check_all(results, tmp_path / "saved", fed, ("safetensors", "pt2"))
+    assert data_found_in(tmp_path / "saved", fed) == []
+    everything = b"".join(path.read_bytes() for path in (tmp_path / "saved").rglob("model/*"))
+    assert b"loved it" not in everything and b"bern" in everything
+    model = ff.load(tmp_path / "saved" / "focus" / "model")
+    (tmp_path / "new.csv").write_text("text\nvery good\nawful\n")
+    ended = focusfl("predict", tmp_path / "saved" / "focus" / "model", tmp_path / "new.csv", "--agent", "chur")
+    p = model.predict("chur", ["very good", "awful"])
+    assert ended.code == 0
+    assert [float(row["p_bad"]) for row in csv.DictReader(ended.out.splitlines())] == pytest.approx(
+        p[:, 0].tolist(), abs=1e-6
+    )
+
+
+@pytest.mark.slow
+def test_a_fine_tuned_text_classifier_needs_no_encoder_to_load(tmp_path, monkeypatch):
+    from transformers import BertConfig, BertModel
+
+    from focusfl.models.text import TextClassifier
+
+    def make():
+        config = BertConfig(
+            vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+        )
+        return TextClassifier(BertModel(config, add_pooling_layer=False), 2, "mean")
+
+    rng = np.random.default_rng(0)
+    agents = [(rng.integers(1, 50, size=(8, 6)), rng.integers(0, 2, 8)) for _ in range(2)]
+    fed = ff.Federation.from_agents(agents, test=0.5, model=make, tokens=True)
+    result = ff.fit(ff.FedAvg(), fed, rounds=1, train=ff.Train(lr=0.01, steps=1))
+    result.save(tmp_path / "model")
+    model = ff.load(tmp_path / "model")
+    assert model.about.network.kind == "text-classifier"
+    assert torch.equal(model.predict(0, fed.test(0).x), result.predict(0, fed.test(0).x))
+
+
+# --- what is inside
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory):
+    """Three hospitals of two groups as csv files, a scaled federation of them, and FOCUS trained on it."""
+    folder = tmp_path_factory.mktemp("hospitals") / "hospitals"
+    folder.mkdir()
+    for e, name in enumerate(("aarau", "bern", "elm", "flims")):
+        rng = np.random.default_rng(e)
+        with (folder / f"{name}.csv").open("w", newline="") as handle:
+            rows = csv.writer(handle)
+            rows.writerow(["age", "pressure", "diagnosis"])
+            for age, pressure in zip(rng.normal(60, 10, 60), rng.normal(120, 15, 60), strict=True):
+                ill = (pressure > 120) != (e >= 2)
+                rows.writerow([round(age, 2), round(pressure, 2), "ill" if ill else "well"])
+    fed = ff.data.folder(folder, label="diagnosis", scale=True)
+    result = ff.fit(ff.Focus(M=2), fed, rounds=10)
+    saved = tmp_path_factory.mktemp("saved") / "model"
+    result.save(saved)
+    return folder, fed, result, saved
+
+
+def test_columns_may_come_in_any_order_and_raw(hospitals):
+    _, fed, result, saved = hospitals
+    model = ff.load(saved)
+    by_hand = result.setup.engine  # the engine's own evaluation is on scaled features
+    scores = by_hand.evaluate(result.setup.algorithm, result.server, result.states)
+    for e, name in enumerate(fed.agents):
+        x, y = fed.test(e)
+        raw = x * fed.deviation + fed.mean
+        p = model.predict(name, raw)
+        assert -p.gather(1, y[:, None]).log().mean() == pytest.approx(float(scores.loss[e]), abs=1e-4)
+        columns = {"pressure": raw[:, 1].tolist(), "id": list(range(len(raw))), "age": raw[:, 0].tolist()}
+        assert torch.allclose(model.predict(name, columns), p, atol=1e-6)
+        assert torch.equal(model.predict(name, raw), result.predict(e, raw))
+
+
+def test_no_row_of_the_data_is_in_the_folder_of_a_scaled_table(hospitals):
+    folder, fed, _, saved = hospitals
+    assert data_found_in(saved, fed) == []
+    content = b"".join(path.read_bytes() for path in saved.iterdir())
+    cells = [line.split(",")[:2] for path in folder.glob("*.csv") for line in path.read_text().splitlines()[1:]]
+    assert cells and not any(f"{a},{b}".encode() in content for a, b in cells)
+    raw = (torch.cat([fed.training.x, fed.testing.x]) * fed.deviation + fed.mean).numpy()
+    assert not any(row.tobytes() in content for row in raw)
+
+
+def test_a_newcomer_with_labels_joins_its_group_and_keeps_its_model(hospitals, tmp_path):
+    *_, saved = hospitals
+    model = ff.load(saved)
+    groups = model.about.results["clusters"]
+    assert groups[0] == groups[1] != groups[2] == groups[3]
+    rng = np.random.default_rng(9)
+    x = np.stack([rng.normal(60, 10, 40), rng.normal(120, 15, 40)], 1)
+    reversed_labels = ["ill" if pressure <= 120 else "well" for pressure in x[:, 1]]
+    newcomer = model.assign(x, reversed_labels)
+    assert int(newcomer.pi.argmax()) == groups[2] and float(newcomer.pi.max()) > 0.5
+    newcomer.as_model("gams").save(tmp_path / "gams")
+    assert torch.equal(ff.load(tmp_path / "gams").predict("gams", x), newcomer.predict(x))
+
+
+def test_without_labels_confidence_decides_and_admits_that_it_cannot_tell():
+    """Two groups see different inputs: each model knows its own half. Where both are as sure, labels are equal."""
+    rng = np.random.default_rng(0)
+
+    def agent(column, n=80):
+        x = np.zeros((n, 2), "float32")
+        x[:, column] = 3 * rng.normal(size=n)
+        return x, (x[:, column] > 0).astype(int)
+
+    agents = [agent(e // 2) for e in range(4)]
+    fed = ff.Federation.from_agents(agents, model=lambda: ff.models.linear(2, 2))
+    groups = ff.algorithms.HardCluster(M=2, clusters=(0, 0, 1, 1))
+    result = ff.fit(groups, fed, rounds=20, train=ff.Train(lr=1.0, steps=5), bayes="none")
+    for column in (0, 1):
+        newcomer = result.assign(agent(column)[0])
+        assert int(newcomer.pi.argmax()) == column and newcomer.sure > 0.95
+    focus = ff.fit(ff.Focus(M=2, init="tied"), fed, rounds=1, bayes="none")
+    nothing = focus.assign(np.zeros((5, 2), "float32"))  # every model says 1/2 for both classes, more or less
+    assert nothing.sure == pytest.approx(0.5, abs=0.05)
+
+
+def test_regression_and_local_say_why_they_cannot_assign(ragged):
+    fed = ff.data.synthetic()
+    with pytest.raises(InputError, match="regression has none: give y"):
+        ff.fit(ff.Focus(M=2), fed, rounds=1).assign(fed.test(0).x)
+    with pytest.raises(InputError, match="Local shares no model"):
+        ff.fit(ff.Local(), ragged, rounds=1).assign(*ragged.test(0))
+    shared = ff.fit(ff.FedAvg(), fed, rounds=1)
+    assert torch.equal(shared.assign(fed.test(0).x).predict(fed.test(0).x), shared.predict(0, fed.test(0).x))
+
+
+def test_the_shares_of_the_members_are_those_of_the_method():
+    w = {"a": torch.tensor([[1.0], [10.0], [100.0]])}
+    focus, pi = ff.algorithms.FedEM(M=3), torch.tensor([0.25, 0.75, 0.0])
+    found = members(focus, {"w": w}, {"pi": pi})
+    assert torch.equal(found.weights, pi) and found.networks[2] is None
+    assert [float(n["a"]) for n in found.networks[:2]] == [1.0, 10.0]
+
+
+def test_a_state_dict_loads_into_a_plain_network(hospitals):
+    *_, saved = hospitals
+    model = ff.load(saved)
+    state = model.state_dict("elm")
+    k = int(state["weights"].argmax())
+    kept = [m for m, share in enumerate(state["weights"].tolist()) if share].index(k)
+    plain = ff.models.mlp(2, 64, 2)
+    prefix = f"members.{kept}."
+    plain.load_state_dict({name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)})
+    x = torch.tensor([[71.0, 150.0]])
+    alone = plain((x - state["mean"]) / state["deviation"]).softmax(-1)
+    assert torch.allclose(alone, model.predict("elm", x), atol=1e-3) and float(state["weights"][k]) > 0.99
+
+
+# --- networks and methods of the user's own
+
+
+def test_an_own_network_is_built_only_if_it_is_passed_or_allowed(ragged, tmp_path, monkeypatch):
+    (tmp_path / "own_network.py").write_text(
+        "from torch import nn\nprint('imported')\n\n"
+        "def make():\n    return nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "own_network"
+    own_network = importlib.import_module(name)
+
+    result = ff.fit(ff.Focus(M=2), ragged, model=own_network.make, rounds=1)
+    result.save(tmp_path / "model")
+    monkeypatch.delitem(sys.modules, "own_network")
+    with pytest.raises(InputError, match=r"\(own_network:make\): pass network=, or allow_code"):
+        ff.load(tmp_path / "model")
+    assert "own_network" not in sys.modules
+    x = ragged.test(0).x
+    for model in (
+        ff.load(tmp_path / "model", network=own_network.make),
+        ff.load(tmp_path / "model", allow_code=True),
+    ):
+        assert torch.equal(model.predict(0, x), result.predict(0, x))
+    with pytest.raises(InputError, match="other layers"):
+        ff.load(tmp_path / "model", network=nn.Linear(6, 3))
+    assert describe(nn.Linear(2, 2), lambda: None).function == ""
+
+
+def test_losses_travel_with_the_model(tmp_path):
+    rng = np.random.default_rng(0)
+    agents = [(rng.normal(size=(20, 3)), rng.integers(0, 2, (20, 4)).astype("float32")) for _ in range(3)]
+    fed = ff.Federation.from_agents(agents, model=lambda: ff.models.mlp(3, 4))
+    result = ff.fit(ff.Focus(M=2, init="tied"), fed, rounds=2)
+    result.save(tmp_path / "several")
+    model, x = ff.load(tmp_path / "several"), agents[0][0].astype("float32")
+    assert torch.equal(model.predict(0, x), result.predict(0, x)) and model.predict(0, x).shape == (20, 4)
+    assert float(model.predict(0, x).sum(1).max()) != 1.0  # sigmoids
+    assert torch.equal(model.assign(*agents[0]).pi, result.assign(*agents[0]).pi)
+    fed = ff.data.synthetic()
+    for name, loss in (("named", "huber:delta=0.5"), ("own", nn.SmoothL1Loss(beta=2.0))):
+        result = ff.fit(ff.Focus(M=2), fed, rounds=1, loss=loss)
+        result.save(tmp_path / name)
+        model = ff.load(tmp_path / name, loss=None if name == "named" else loss)
+        assert torch.equal(model.assign(*fed.train(0)).pi, result.assign(*fed.train(0)).pi)
+    with pytest.raises(InputError, match="its loss is its owner's"):
+        ff.load(tmp_path / "own").assign(*fed.train(0))
+    assert torch.equal(ff.load(tmp_path / "own").predict(0, fed.test(0).x), result.predict(0, fed.test(0).x))
+
+
+def test_compare_keeps_a_model_per_run_unless_told_not_to(hospitals, tmp_path):
+    folder, fed, *_ = hospitals
+    words = ("compare", "--data", "folder", "--set", f"data.path={folder}", "--set", "data.label=diagnosis")
+    words += ("--seeds", "0", "--rounds", 1, "--algorithms", "fedavg", "--out")
+    assert focusfl(*words, tmp_path / "a").code == 0
+    assert ff.load(tmp_path / "a/runs/fedavg-seed0/model").agents == fed.agents
+    assert focusfl(*words, tmp_path / "b", "--no-models").code == 0
+    assert not (tmp_path / "b/runs/fedavg-seed0/model").exists()
+
+
+# --- refusals
+
+
+def edited(saved, tmp_path, **changes):
+    """A copy of a saved model whose model.json was changed and sealed again, with weights that belong to it."""
+    folder = shutil.copytree(saved, tmp_path / f"copy{len(list(tmp_path.iterdir()))}")
+    about = sealed.read_json(folder / "model.json") | changes
+    tensors, header, _ = sealed.read_tensors(folder / "weights.safetensors")
+    sealed.write_json(folder / "model.json", about)
+    digest = json.loads((folder / "model.json").read_text())["digest"].removeprefix("sha256:")
+    sealed.write_tensors(folder / "weights.safetensors", tensors, header | {"about": digest})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": 2}, "a newer focusfl wrote it"),
+        ({"format": "other"}, "not a model of focusfl"),
+        ({"method": "os:system"}, "code of its owner: pass algorithm="),
+        ({"method": "nothing"}, "not one of focusfl's"),
+        ({"params": {"M": 2, "x": 1}}, "'x' is not an option"),
+        ({"params": {"M": 10**9}}, "out of range"),
+        ({"network": {"kind": "mlp", "sizes": [2, 10**7, 10**7, 2]}}, "larger than its weights"),
+        ({"network": {"kind": "mlp", "sizes": [3, 64, 2]}}, "do not fit the network"),
+        ({"network": {"kind": "own", "function": "os:getcwd", "structure": ""}}, "pass network="),
+        ({"agents": ["a", "b"]}, "agents do not fit"),
+        ({"labels": ["a"]}, "1 labels for 2 classes"),
+        ({"classes": 3, "labels": []}, "expected"),
+        ({"surplus": 1}, "surplus"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_does_not_fit_is_refused_in_one_sentence(hospitals, tmp_path, changes, message):
+    *_, saved = hospitals
+    folder = edited(saved, tmp_path, **changes)
+    (tmp_path / "new.csv").write_text("age,pressure\n60,120\n")
+    ended = focusfl("predict", folder, tmp_path / "new.csv", "--agent", "bern")
+    assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1, ended.err
+
+
+def test_weights_of_another_model_are_refused(hospitals, tmp_path):
+    *_, result, saved = hospitals
+    folder = shutil.copytree(saved, tmp_path / "model")
+    result.save(tmp_path / "other")
+    about = sealed.read_json(tmp_path / "other" / "model.json") | {"data": "others"}
+    sealed.write_json(folder / "model.json", about)
+    with pytest.raises(InputError, match="belong to different models"):
+        ff.load(folder)
+    with pytest.raises(InputError, match="no model here"):
+        ff.load(tmp_path)
+    with pytest.raises(InputError, match="holds something that is not a model"):
+        result.save(tmp_path)
+
+
+def test_the_command_line_says_what_is_missing(hospitals, tmp_path):
+    *_, saved = hospitals
+    new = tmp_path / "new.csv"
+    for content, words, message in (
+        ("age\n1\n", ("--agent", "bern"), "no column pressure"),
+        ("age,pressure\n1,x\n", ("--agent", "bern"), "row 2 (counting the header), column 'pressure': 'x' is not"),
+        ("age,pressure\n1,\n", ("--agent", "bern"), "empty, NaN or infinite"),
+        ("age,pressure\n1,2\n", (), "--agent is missing: whose model? Known: aarau, bern, elm, flims"),
+        ("age,pressure\n1,2\n", ("--agent", "bren"), "did you mean 'bern'"),
+        ("age,pressure\n", ("--agent", "bern"), "no examples"),
+    ):
+        new.write_text(content)
+        ended = focusfl("predict", saved, new, *words)
+        assert ended.code == 2 and message in ended.err and ended.faults == [], ended.err
+
+
+def test_predictions_are_written_with_names_probabilities_and_other_columns(hospitals, tmp_path):
+    *_, saved = hospitals
+    new, out = tmp_path / "new.csv", tmp_path / "deep" / "predictions.csv"
+    new.write_text("id,pressure,age\n7,150,71\n8,100,55\n")
+    assert focusfl("predict", saved, new, "--agent", "bern", "--out", out).code == 0
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["id"] for row in rows] == ["7", "8"] and [row["prediction"] for row in rows] == ["ill", "well"]
+    assert all(float(row["p_ill"]) + float(row["p_well"]) == pytest.approx(1, abs=2e-6) for row in rows)
+    again = focusfl("predict", saved, new, "--agent", "bern", "--out", out)
+    assert again.code == 2 and "--overwrite" in again.err
+
+
+def test_the_card_says_for_whom_not_to_use_it(hospitals):
+    *_, saved = hospitals
+    ended = focusfl("show", saved)
+    assert ended.code == 0 and ended.out == (saved / "README.md").read_text()
+    for words in ("# FOCUS on hospitals", "ill, well", "FAA", "95 % interval", "For whom not to use it", "bern"):
+        assert words in ended.out
+    assert make_ragged().name not in ended.out
