@@ -117,6 +117,7 @@ class Scenario:
         code, said = self.run(folder, resume=True)
         if code != 0:
             tally.different.append(f"{where}: resuming: exit code {code}: {said}")
+            shutil.rmtree(folder)
             return
         found = contents(folder)
         for name in sorted(found.keys() | self.reference.keys()):

@@ -423,6 +423,26 @@ def test_weights_of_another_model_are_refused(hospitals, tmp_path):
         result.save(tmp_path)
 
 
+def test_a_folder_in_which_saving_was_cut_off_can_be_saved_to_again_and_no_other(hospitals, tmp_path):
+    *_, result, saved = hospitals
+    whole = {path.name: path.read_bytes() for path in saved.iterdir()}
+    for left in (["weights.safetensors"], ["weights.safetensors", "README.md"], [".model.json.7.tmp"]):
+        folder = tmp_path / f"cut-{len(left)}-{left[0]}"
+        folder.mkdir()
+        for name in left:
+            (folder / name).write_bytes(whole.get(name, b"half"))
+        result.save(folder)
+        written = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+        assert written == whole  # to the byte: the same run saves the same model
+    for name, content in (("README.md", b"mine"), ("weights.safetensors", b"mine"), ("notes.txt", b"")):
+        folder = tmp_path / f"mine-{name}"
+        folder.mkdir()
+        (folder / name).write_bytes(content)
+        with pytest.raises(InputError, match="holds something that is not a model"):
+            result.save(folder)
+        assert (folder / name).read_bytes() == content
+
+
 def test_the_command_line_says_what_is_missing(hospitals, tmp_path):
     *_, saved = hospitals
     new = tmp_path / "new.csv"

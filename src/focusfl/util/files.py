@@ -63,9 +63,14 @@ def sync_folder(folder: Path) -> None:
 
 def remove_temporary_files(folder: Path) -> None:
     """Delete what killed processes left half written, in a folder that this process has locked, and below it."""
-    for pattern in (".*.tmp", ".tmp" + 6 * "[0-9A-Za-z]"):  # ours, and those of safetensors
-        for path in folder.rglob(pattern):
-            path.unlink(missing_ok=True)
+    for path in temporary_files(folder):
+        path.unlink(missing_ok=True)
+
+
+def temporary_files(folder: Path) -> list[Path]:
+    """Return the files in a folder and below it that are being written, or that killed processes left."""
+    patterns = (".*.tmp", ".tmp" + 6 * "[0-9A-Za-z]")  # ours, and those of safetensors
+    return [path for pattern in patterns for path in folder.rglob(pattern)]
 
 
 def write_text(path: Path, text: str) -> None:

@@ -191,6 +191,16 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], bool]:
     return tensors, content, bool(claims)
 
 
+def read_header(path: Path) -> dict[str, Any]:
+    """Return the header of a file of tensors, unchecked; empty if it has none or is not such a file."""
+    try:
+        with safe_open(path, framework="pt") as handle:
+            header = json.loads((handle.metadata() or {}).get(HEADER, "{}"))
+    except (SafetensorError, OSError, ValueError):
+        return {}
+    return header if isinstance(header, dict) else {}
+
+
 def _digests(value: Mapping[str, Any]) -> dict[str, Any]:
     """The entries that are a digest by their name or by their look: one flipped bit cannot hide both."""
     return {k: v for k, v in value.items() if k == KEY or (isinstance(v, str) and v.startswith(KIND))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -16,6 +16,7 @@ from focusfl.data.own.inputs import Inputs, Kind
 from focusfl.models.describe import LinearSpec, MlpSpec, OwnSpec, ResNet18Spec, TextSpec
 from focusfl.util.errors import InputError
 
+FORMAT: Final = "focusfl-model"
 VERSION = 1  # of the format that this release writes
 Text = Annotated[str, Field(max_length=10_000)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -75,12 +76,13 @@ class About(BaseModel):
         rounds: The number of rounds.
         data: The name of the data.
         fingerprint: The sha256 of all examples, or "" where no machine has seen them all.
-        results: The row of results.json; None if it is not known here.
+        results: The row of results.json without its seconds, so that equal runs save equal files; None if it is not
+            known here.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    format: Literal["focusfl-model"] = "focusfl-model"
+    format: Literal["focusfl-model"] = FORMAT
     version: int = VERSION
     focusfl: Text = __version__
     torch: Text = str(torch.__version__)

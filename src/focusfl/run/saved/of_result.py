@@ -92,7 +92,7 @@ def assembled(
         rounds=settings.T,
         data=data,
         fingerprint=fingerprint,
-        results=None if results is None else dict(results),
+        results=None if results is None else {k: v for k, v in results.items() if k != "seconds"},
     )
     parts = algorithm, task, server, states, tuple(agents), inputs, tuple(labels)
     return TrainedModel(*parts, settings.local, settings.seed, received, about)

@@ -27,7 +27,7 @@ from focusfl.models.task import Task, shared_weights
 from focusfl.report.card import card
 from focusfl.report.rows import describe_error, read_row
 from focusfl.run import checkpoint
-from focusfl.run.saved.about import OWN_LOSS, VERSION, About, options_of
+from focusfl.run.saved.about import FORMAT, OWN_LOSS, VERSION, About, options_of
 from focusfl.run.saved.trained import TrainedModel
 from focusfl.util import files, sealed
 from focusfl.util.errors import InputError
@@ -44,7 +44,7 @@ def save(model: TrainedModel, folder: Path) -> Path:
     Raises:
         InputError: The folder holds something else.
     """
-    if folder.exists() and not (folder / ABOUT).exists() and any(folder.iterdir() if folder.is_dir() else [1]):
+    if folder.exists() and not _may_replace(folder):
         raise InputError(f"{folder} holds something that is not a model: choose another folder")
     files.make_folder(folder)
     described = model.about.model_dump(mode="json")
@@ -63,6 +63,16 @@ def save(model: TrainedModel, folder: Path) -> Path:
     files.write_text(folder / CARD, card(described))
     sealed.write_json(folder / ABOUT, described)
     return folder
+
+
+def _may_replace(folder: Path) -> bool:
+    """Whether a folder is empty, or holds a model; also one that was cut off before its last file, model.json."""
+    if not folder.is_dir() or (folder / ABOUT).exists():
+        return folder.is_dir()
+    found = {path.name for path in folder.iterdir()} - {path.name for path in files.temporary_files(folder)}
+    if not found <= {WEIGHTS, CARD}:
+        return False
+    return not found or (WEIGHTS in found and sealed.read_header(folder / WEIGHTS).get("format") == FORMAT)
 
 
 def load(
@@ -128,7 +138,7 @@ def read_about(folder: Path) -> tuple[About, str]:
     if path.stat().st_size > MAX_ABOUT_BYTES:
         raise _refused(path, "too large")
     raw = files.read_json(path)
-    if not isinstance(raw, dict) or raw.get("format") != "focusfl-model":
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise _refused(path, "not a model of focusfl")
     version = raw.get("version")
     if isinstance(version, int) and version > VERSION:
@@ -146,7 +156,7 @@ def read_about(folder: Path) -> tuple[About, str]:
         reason = describe_error(error) if isinstance(error, ValueError) else "nested too deeply"
         raise _refused(path, reason) from error
     if about.results is not None:
-        read_row(about.results, path)
+        read_row({**about.results, "seconds": 0.0}, path)
     return about, _hex(raw)
 
 
