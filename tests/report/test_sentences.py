@@ -165,7 +165,7 @@ def test_agents_alike_need_no_groups():
 
 def test_one_group_of_agents_that_differ_is_a_wrong_start():
     alone, start = base("local", [1.0, 1.0, 1.0, 0.5]), ("all 4 agents are in one group", "agent 3", "0.5")
-    assert only(warned(run([0] * 4), [alone]), *start, "another seed")
+    assert only(warned(run([0] * 4), [alone]), *start, "ditto")
     tied = run([0] * 4, params=PARAMS | {"init": "tied"})
     assert only(warned(tied, [alone]), *start, 'init = "split"')
     assert "M = 2" in warned(run([0] * 4, pi=[[1.0]] * 4), [alone])[0]
@@ -193,6 +193,47 @@ def test_agents_that_are_better_off_alone_are_named():
     assert only(warned(run(), [GOOD, base("local", [1.0, 1.0, 1.0, 0.5])]), "agent 3", "alone 0.5", "more clusters")
     tied = run(params=PARAMS | {"init": "tied"})
     assert 'them train alone, or try init = "split"' in warned(tied, [base("local", [1.0, 1.0, 0.5, 0.5])])[0]
+
+
+def test_the_mean_may_lose_where_no_single_agent_does_beyond_noise():
+    ours, alone = run([0] * 4, excess_se=[0.1] * 4), base("local", [0.8] * 4, excess_se=[0.1] * 4)
+    assert only(warned(ours, [alone]), "on average", "worse than alone", "mean loss 1, alone 0.8")
+
+
+def test_the_method_that_serves_agents_better_is_recommended_on_validation_data():
+    alone, ditto = base("local", [0.5] * 4, validation_loss=0.6), base("ditto", [0.4] * 4, validation_loss=0.5)
+    fedsoft = base("fedsoft", [0.3] * 4, validation_loss=0.55)  # better on test data, which do not decide
+    rows = [alone, ditto, fedsoft]
+    assert only(
+        warned(run(validation_loss=1.0), rows), "Ditto serves 4 of 4", "0.4 instead of 1", "validation losses"
+    )
+    untested = [{k: v for k, v in row.items() if k != "validation_loss"} for row in rows]
+    assert only(warned(run(), untested), "FedSoft serves 4 of 4", "on these test data", "validation = 0.2")
+    worse = base("ditto", [0.7] * 4)  # better than FOCUS, but alone is best
+    assert only(warned(run(), [base("local", [0.5] * 4), worse]), "train alone")
+
+
+def test_a_gain_over_fedavg_with_one_group_is_not_called_sufficient():
+    one, fedavg = run([0] * 4, loss=[0.4] * 4), base("fedavg", [0.5] * 4)
+    assert only(warned(one, [fedavg]), "not one of grouping", "weight_by_n")
+
+
+def test_an_accuracy_that_contradicts_the_loss_is_named():
+    ours, fedavg = run(loss=[0.4] * 4, acc=[0.74] * 4), base("fedavg", [0.5] * 4, acc=[0.85] * 4)
+    assert only(
+        [line for line in explain([ours], [fedavg]) if "opposite" in line], "0.740 instead of 0.850", "lower"
+    )
+    agreeing = fedavg | {"acc": [0.7] * 4}
+    assert not [line for line in explain([ours], [agreeing]) if "opposite" in line]
+
+
+def test_agents_are_called_by_their_names():
+    names = ["aarau", "bern", "chur", "davos"]
+    lines = explain([run(names=names)], [base("local", [1.0, 1.0, 1.0, 0.5])])
+    assert "aarau, bern and chur (cluster 0)" in lines[0] and "1 lost (davos)" in lines[2]
+    assert any(line.startswith(f"{WARNING}davos does worse than alone") for line in lines)
+    unsure = explain([run(names=names, pi=[[0.6, 0.4]] * 4)])
+    assert any(line.startswith("aarau, bern, chur and davos are uncertain") for line in unsure)
 
 
 def test_a_group_with_few_examples():

@@ -74,7 +74,7 @@ def in_words(rows: Sequence[Row]) -> list[str]:
     explained = sentences.explain_methods(runs)
     parts = []
     for name, lines in explained.items():
-        parts += [f"{plain(name)}:", "\n".join(f"- {line}" for line in lines)]
+        parts += [f"{plain(name)}:", "\n".join(f"- {plain(line)}" for line in lines)]
     hint = sentences.baseline_hint(runs)
     return [f"In words ({sentences.WHAT_COUNTS}).", *parts, *([hint] if hint else [])] if explained else []
 

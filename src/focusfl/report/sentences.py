@@ -8,11 +8,14 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
+from focusfl.algorithms import title
 from focusfl.report.gains import BASELINES, MIN_RELATIVE_GAP, Gains, compare_losses
 from focusfl.report.rows import Row, Runs, agent_numbers
+from focusfl.util.files import visible
 
 CONFIDENT_LABEL = 0.9  # largest label pi of an agent whose assignment is confident, at least
-MAX_RANGES = 40  # ranges of agents that a sentence lists
+MAX_RANGES = 40  # ranges of agents, or agents by name, that a sentence lists
+MIN_ACCURACY_GAP = 0.01  # by which accuracies contradict the losses
 MAX_UNCERTAIN_SHARE = 1 / 3  # if more of the agents are uncertain, the groups themselves are in doubt
 MIN_ROUNDS_AFTER_WARMUP = 5  # of FOCUS, before anything is said about its groups
 MIN_GROUP_EXAMPLES = 50  # training examples: below, scikit-learn's guide to estimators says "get more data"
@@ -26,22 +29,25 @@ def explain(runs: Sequence[Row], others: Sequence[Row] = ()) -> list[str]:
 
     Args:
         runs: Its runs, one per seed: the groups are those of the first, labels and gains are means over the seeds.
-        others: Runs of FedAvg and of Local on the same data, as far as there are any.
+        others: Runs of other methods on the same data, as far as there are any. Those of FedAvg and of Local show
+            who gained and who lost; where agents lost, the best of the others is recommended.
 
     Returns:
         The sentences. Warnings come last, and begin with `WARNING`.
     """
     baselines = compare_with_baselines(runs, others)
-    gains = [_gain_sentence(BASELINES[name], found) for name, found in baselines.items()]
+    gains = [_gain_sentence(runs[0], BASELINES[name], found) for name, found in baselines.items()]
+    gains += [line for name in baselines for line in _contradictions(runs, _runs_of(name, others), name)]
     if runs[0]["pi"] is None:
         shared = "all agents share one model" if len(groups(runs[0])) == 1 else "every agent has its own model"
         return [f"No groups: {shared}.", *gains]
-    return [*_group_sentences(runs), *gains, *(WARNING + line for line in warnings(runs, baselines))]
+    found = warnings(runs, baselines, recommendation(runs, others))
+    return [*_group_sentences(runs), *gains, *(WARNING + line for line in found)]
 
 
 def explain_methods(runs: Runs) -> dict[str, list[str]]:
     """Explain every method that has labels: its title and its sentences."""
-    others = [row for rows in runs.values() for row in rows if row["algorithm"] in BASELINES]
+    others = [row for rows in runs.values() for row in rows]
     labelled = {name: [row for row in rows if row["pi"] is not None] for name, rows in runs.items()}
     return {name: explain(rows, others) for name, rows in labelled.items() if rows}
 
@@ -62,8 +68,7 @@ def compare_with_baselines(runs: Sequence[Row], others: Sequence[Row]) -> dict[s
     """
     found = {}
     for name in BASELINES:
-        rows = [row for row in others if row["algorithm"] == name]
-        rows = [row for row in rows if row["method"] == rows[0]["method"]]  # of several options the first
+        rows = _runs_of(name, others)
         if name == "local" and not rows:
             for row in (row for row in runs if row["bayes_kind"] == "agent"):
                 alone = row | {"method": "local", "algorithm": "local", "loss": row["bayes"], "gap_se": {}}
@@ -74,6 +79,51 @@ def compare_with_baselines(runs: Sequence[Row], others: Sequence[Row]) -> dict[s
         if gains is not None:
             found[name] = gains
     return found
+
+
+def _runs_of(algorithm: str, rows: Sequence[Row]) -> list[Row]:
+    """The runs of one algorithm; if it ran with several options, of the first."""
+    found = [row for row in rows if row["algorithm"] == algorithm]
+    return [row for row in found if row["method"] == found[0]["method"]]
+
+
+def recommendation(runs: Sequence[Row], others: Sequence[Row]) -> str:
+    """Name the other method that serves the agents best, if its loss is lower beyond noise; otherwise return "".
+
+    Where that is FedAvg or training alone, nothing is recommended either.
+
+    It is chosen by the mean validation loss if all runs have one. Without validation data it is chosen on the
+    test data, and the sentence says so.
+
+    Args:
+        runs: A method's runs.
+        others: Runs of other methods; those of the method itself are ignored.
+    """
+    rivals = {row["method"]: [r for r in others if r["method"] == row["method"]] for row in others}
+    rivals.pop(runs[0]["method"], None)
+    found = {method: gains for method, rows in rivals.items() if (gains := compare_losses(runs, rows)) is not None}
+    better = [method for method, gains in found.items() if gains.overall > 0]
+    if not better:
+        return ""
+    validated = all("validation_loss" in row for row in [*runs, *(r for method in better for r in rivals[method])])
+
+    def loss(method: str) -> float:
+        if validated:
+            return fmean(row["validation_loss"] for row in rivals[method])
+        return found[method].mean_losses(list(found[method].pairs))[1]
+
+    best = min(better, key=loss)
+    if rivals[best][0]["algorithm"] in BASELINES:  # the comparison with it says so
+        return ""
+    gains = found[best]
+    ours, theirs = gains.mean_losses(list(gains.pairs))
+    count = f"{len(gains.lost)} of {len(gains.pairs)} agents" if gains.lost else "the agents on average"
+    how = (
+        "chosen by validation losses"
+        if validated
+        else "chosen on these test data: confirm it with validation = 0.2"
+    )
+    return f"{title(best)} serves {count} better (mean loss {theirs:.3g} instead of {ours:.3g}; {how})"
 
 
 def groups(row: Row) -> dict[int, list[int]]:
@@ -111,6 +161,21 @@ def numbered(noun: str, numbers: Sequence[int]) -> str:
     return f"{noun}{'s' * (len(numbers) > 1)} " + " and ".join([", ".join(rest), last] if rest else [last])
 
 
+def who(row: Row, agents: Sequence[int]) -> str:
+    """Name agents: by their names if they have names, else by their numbers.
+
+    >>> who({"names": ["aarau", "bern", "chur"]}, [2, 0]), who({}, [2, 0])
+    ('aarau and chur', 'agents 0 and 2')
+    """
+    names = row.get("names")
+    if not names:
+        return numbered("agent", agents)
+    shown = [visible(names[e]) for e in sorted(agents)]
+    left = len(shown) - MAX_RANGES
+    *rest, last = [*shown[:MAX_RANGES], f"{left} more"] if left > 0 else shown
+    return " and ".join([", ".join(rest), last] if rest else [last])
+
+
 def agent_names(names: Sequence[str]) -> str:
     """Say which agent has which number; empty if they have no names.
 
@@ -129,7 +194,7 @@ def not_shown(missing: Sequence[int]) -> str:
 def _group_sentences(runs: Sequence[Row]) -> Iterator[str]:
     """The groups of the first seed, whether the other seeds agree, and which agents are uncertain."""
     first, several = groups(runs[0]), len(runs) > 1
-    listed = "; ".join(f"{numbered('agent', members)} (cluster {m})" for m, members in first.items())
+    listed = "; ".join(f"{who(runs[0], members)} (cluster {m})" for m, members in first.items())
     count = f"{len(first)} groups" if len(first) > 1 else "one group"
     seed = f" with seed {runs[0]['seed']}" if several else ""
     yield f"Found {count}{seed}: {listed}."
@@ -150,27 +215,45 @@ def _group_sentences(runs: Sequence[Row]) -> Iterator[str]:
     are, their = ("is", "its") if len(unsure) == 1 else ("are", "their")
     least = f"{'down to ' * (len(unsure) > 1)}{min(unsure.values()):.2f}"
     labels = f"{their} largest label pi is below {CONFIDENT_LABEL} ({least}{mean and f'; {mean}'})"
-    yield f"{numbered('Agent', list(unsure))} {are} uncertain: {labels}."
+    agents = who(runs[0], list(unsure))
+    yield f"{agents if runs[0].get('names') else agents.capitalize()} {are} uncertain: {labels}."
 
 
-def _gain_sentence(baseline: str, gains: Gains) -> str:
+def _gain_sentence(row: Row, baseline: str, gains: Gains) -> str:
     ours, theirs = gains.mean_losses(list(gains.pairs))
     kinds = [(gains.gained, f"{{}} of {len(gains.pairs)} agents gained"), (gains.lost, "{} lost")]
     kinds += [(gains.same, "no clear difference for {}")] * bool(gains.same)
     parts = [
-        text.format(len(who) or "none") + (f" ({numbered('agent', who)})" if who else "") for who, text in kinds
+        text.format(len(agents) or "none") + (f" ({who(row, agents)})" if agents else "") for agents, text in kinds
     ]
     beyond = f", a difference beyond {gains.threshold}" if gains.overall else ""
     means = f"The mean loss is {ours:.3g} instead of {theirs:.3g}{beyond}."
     return f"Compared with {baseline}: {', '.join(parts)}. {means}"
 
 
-def warnings(runs: Sequence[Row], baselines: dict[str, Gains]) -> Iterator[str]:
+def _contradictions(runs: Sequence[Row], others: Sequence[Row], name: str) -> Iterator[str]:
+    """Say where accuracies and losses disagree: a lower loss beside a lower accuracy, or the reverse."""
+    gains = compare_losses(runs, others)
+    pairs = [(a, b) for a in runs for b in others if a["seed"] == b["seed"] and a.get("acc") and b.get("acc")]
+    if gains is None or not gains.overall or not pairs:
+        return
+    ours, theirs = (fmean(fmean(row["acc"] or []) for row in rows) for rows in zip(*pairs, strict=True))
+    if gains.overall * (ours - theirs) > MIN_ACCURACY_GAP:
+        both = "higher" if gains.overall > 0 else "lower"  # a higher accuracy is good, a higher loss is not
+        means = f"{ours:.3f} instead of {theirs:.3f}"
+        yield (
+            f"Accuracy says the opposite: compared with {BASELINES[name]} it is {both} ({means}), and so is the "
+            "loss. Decide by the one that matters to you."
+        )
+
+
+def warnings(runs: Sequence[Row], baselines: dict[str, Gains], better: str = "") -> Iterator[str]:
     """Say where grouping agents is the wrong method or has the wrong options, and what to do.
 
     Args:
         runs: A method's runs.
         baselines: How it compares with fedavg and local, as far as that is known.
+        better: A method that serves the agents better (`recommendation`).
 
     Yields:
         One sentence about what was measured, and one with advice.
@@ -183,12 +266,10 @@ def warnings(runs: Sequence[Row], baselines: dict[str, Gains]) -> Iterator[str]:
             return
     E, unsure = len(agent_numbers(row)), len(uncertain_agents(runs))
     one = all(len(groups(run)) == 1 for run in runs)
+    yield from _alone_is_better(row, one, local, better)
     yield from _fedavg_is_sufficient(row, one, fedavg, local)
     if fedavg is not None and fedavg.lost:
-        yield f"{_worse(fedavg, 'with FedAvg')}. {_advice_to_losers(row, one)}."
-    if local is not None and local.lost and not one:
-        them = "it" if len(local.lost) == 1 else "them"
-        yield f"{_worse(local, 'alone')}. Let {them} train alone, or try {_better_start(row) or 'more clusters'}."
+        yield f"{_worse(row, fedavg, 'with FedAvg')}. {better or _advice_to_losers(row, one)}."
     yield from _small_groups(row, one)
     if unsure > MAX_UNCERTAIN_SHARE * E:
         yield f"{unsure} of {E} agents are uncertain. Use fewer clusters, or train for more rounds."
@@ -196,12 +277,35 @@ def warnings(runs: Sequence[Row], baselines: dict[str, Gains]) -> Iterator[str]:
         yield from _empty_clusters(runs)
 
 
+def _alone_is_better(row: Row, one: bool, local: Gains | None, better: str) -> Iterator[str]:
+    """Agents that lose by taking part, each beyond noise or all of them together."""
+    if local is None or not (local.lost or local.overall > 0):
+        return
+    if local.lost:
+        found = _worse(row, local, "alone")
+    else:
+        ours, theirs = local.mean_losses(list(local.pairs))
+        found = f"on average the agents do worse than alone (mean loss {ours:.3g}, alone {theirs:.3g})"
+    M = len((row["pi"] or [[]])[0])
+    if one:
+        found = f"all {len(agent_numbers(row))} agents are in one group, but {found}"
+        advice = "Try M = 2 or more" if M == 1 else _better_start(row) and f"Try {_better_start(row)}"
+    else:
+        them = "it" if len(local.lost) == 1 else "them"
+        advice = f"Let {them} train alone, or try {_better_start(row) or 'more clusters'}"
+    personal = "Compare with methods that give every agent a model of its own: add ditto, fedsoft"
+    yield f"{found}. {better or advice or personal}."
+
+
 def _fedavg_is_sufficient(row: Row, one: bool, fedavg: Gains | None, local: Gains | None) -> Iterator[str]:
-    """Agents that are alike need no groups."""
+    """Agents that are alike need no groups; nothing is said where they do worse than alone."""
     all_in_one, M = f"all {len(agent_numbers(row))} agents are in one group", len((row["pi"] or [[]])[0])
-    if one and local is not None and local.lost:
-        start = "M = 2 or more" if M == 1 else _better_start(row) or "another seed"
-        yield f"{all_in_one}, but {_worse(local, 'alone')}. Try {start}."
+    if local is not None and (local.lost or local.overall > 0):
+        return
+    if one and fedavg is not None and (fedavg.gained or fedavg.overall < 0):
+        weights = "FOCUS counts every agent alike, FedAvg by its number of examples (weight_by_n = true does too)"
+        cause = weights if row["algorithm"] == "focus" else "it comes from how the method averages"
+        yield f"{all_in_one}, so the gain over FedAvg is not one of grouping: {cause}."
     elif one and M == 1:
         yield f"{all_in_one}, because M = 1 allows no other. Try M = 2 or more; otherwise FedAvg is sufficient."
     elif one:
@@ -213,11 +317,10 @@ def _fedavg_is_sufficient(row: Row, one: bool, fedavg: Gains | None, local: Gain
         yield f"{none} ({both}). FedAvg is sufficient here."
 
 
-def _worse(gains: Gains, where: str) -> str:
+def _worse(row: Row, gains: Gains, where: str) -> str:
     ours, theirs = gains.mean_losses(gains.lost)
     do = "does" if len(gains.lost) == 1 else "do"
-    who = numbered("agent", gains.lost)
-    return f"{who} {do} worse than {where} (mean loss {ours:.3g}, {where} {theirs:.3g})"
+    return f"{who(row, gains.lost)} {do} worse than {where} (mean loss {ours:.3g}, {where} {theirs:.3g})"
 
 
 def _advice_to_losers(row: Row, one: bool) -> str:
@@ -237,7 +340,7 @@ def _small_groups(row: Row, one: bool) -> Iterator[str]:
     """More clusters than there is data for."""
     n = dict(zip(agent_numbers(row), row.get("n") or [MIN_GROUP_EXAMPLES] * len(row["loss"]), strict=True))
     examples = [(members, sum(n[e] for e in members)) for members in groups(row).values()]
-    small = [f"{numbered('agent', members)} ({count})" for members, count in examples if count < MIN_GROUP_EXAMPLES]
+    small = [f"{who(row, members)} ({count})" for members, count in examples if count < MIN_GROUP_EXAMPLES]
     if small:
         advice = "Collect more" if one else "Use fewer clusters, or collect more"
         few = f"fewer than {MIN_GROUP_EXAMPLES} training examples"
