@@ -1,6 +1,7 @@
 """Saved models: another process gives the same probabilities to the bit, and nobody's data is inside."""
 
 import csv
+import dataclasses
 import importlib
 import json
 import shutil
@@ -17,6 +18,7 @@ from torch import nn
 
 import focusfl as ff
 from focusfl.algorithms import ALGORITHMS
+from focusfl.core.tree import flatten
 from focusfl.models.describe import describe
 from focusfl.run.saved.members import members
 from focusfl.util import sealed
@@ -239,6 +241,37 @@ def test_no_row_of_the_data_is_in_the_folder_of_a_scaled_table(hospitals):
     assert cells and not any(f"{a},{b}".encode() in content for a, b in cells)
     raw = (torch.cat([fed.training.x, fed.testing.x]) * fed.deviation + fed.mean).numpy()
     assert not any(row.tobytes() in content for row in raw)
+
+
+@pytest.mark.parametrize("options", [{"M": 2}, {"M": "auto"}, {"M": 2, "robust": "clip"}])
+def test_no_agents_update_is_in_a_model_that_stopped_before_the_split(tmp_path, options):
+    """With one row and one linear layer, an update's weights over its biases are the row."""
+    rng = np.random.default_rng(0)
+    agents = [(rng.normal(size=(1, 5)).astype("float32"), rng.integers(0, 2, 1)) for _ in range(6)]
+    fed = ff.Federation.from_agents(agents, test=agents, model=lambda: ff.models.mlp(5, 2))
+    result = ff.fit(ff.Focus(**options), fed, rounds=3, fraction=0.5, bayes="none")
+    result.save(tmp_path / "model")
+
+    def found(stored):
+        rows = [part for v in stored.values() if v.numel() >= 12 for part in v.reshape(-1, v.shape[-1])]
+        windows = [row[i : i + 12] for row in rows for i in range(len(row) - 11)]
+        ratios = [window[:5] / window[10] for window in windows if window[10]]
+        return [x for x, _ in agents if any(np.allclose(x[0], r, atol=1e-3) for r in ratios)]
+
+    assert found(flatten(result.server))  # the run itself knows the updates
+    assert found(load_file(tmp_path / "model" / "weights.safetensors")) == []
+    assert not {"sketches", "senders", "counts"} & result.model.server["split"].keys()
+
+
+def test_what_is_released_predicts_and_assigns_as_the_whole_state(ragged):
+    x, y = ragged.test(1)
+    for name, method in methods():
+        result = ff.fit(method, ragged, rounds=2, bayes="none")
+        whole = dataclasses.replace(result.model, server=result.server)
+        for e in range(ragged.E):
+            assert torch.equal(whole.predict(e, x), result.predict(e, x)), name
+        if name != "local":
+            assert torch.equal(whole.assign(x, y).predict(x), result.assign(x, y).predict(x)), name
 
 
 def test_a_newcomer_with_labels_joins_its_group_and_keeps_its_model(hospitals, tmp_path):
