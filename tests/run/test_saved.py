@@ -446,6 +446,7 @@ def refused(ended, message=""):
         ({"params": {"M": 999_999, "prune": 0}}, "no tensor has that length"),
         ({"params": {"M": 2, "x": "\ud800"}}, "surrogates"),
         ({"params": {"M": 2, "x": json.loads("[" * 300 + "]" * 300)}}, "nested too deeply"),
+        ({"train": {str(i): 0 for i in range(100_000)}}, "more than 1000 keys"),
         ({"agents": [1] * 1_000_000}, "agents.0"),
         ({"agents": ["a"] * 5_000_000}, "larger than"),
         ({"params": {"M": 10**9, "prune": 0}}, "out of range"),

@@ -35,8 +35,9 @@ from focusfl.util.errors import InputError, refuse_errors
 from focusfl.util.plugins import load_object
 
 ABOUT, WEIGHTS, CARD = "model.json", "weights.safetensors", "README.md"
-MAX_ABOUT_BYTES = 16 * 2**20  # 10,000 agents with 10 labels need 6
+MAX_ABOUT_BYTES = 16 * 2**20  # 10,000 agents with 10 labels need 4
 MAX_DEPTH = 20  # of the values in model.json
+MAX_KEYS = 1000  # of an object in it
 MAX_ACTIVATIONS = 100_000_000  # numbers that the network computes at once for an example
 Network = nn.Module | Callable[[], nn.Module]
 
@@ -159,12 +160,14 @@ def _read_about(path: Path) -> tuple[About, str]:
 
 
 def _check_plain(value: object, path: Path, depth: int = MAX_DEPTH) -> None:
-    """Refuse values that are nested too deeply for what reads them, and text that cannot be written as UTF-8."""
+    """Refuse what is nested too deeply or has too many keys, and text that cannot be written as UTF-8."""
     if isinstance(value, str) and not value.isascii():
         value.encode()
     if isinstance(value, dict | list):
         if not depth:
             raise _refused(path, "nested too deeply")
+        if isinstance(value, dict) and len(value) > MAX_KEYS:
+            raise _refused(path, f"an object has more than {MAX_KEYS} keys")
         for inner in [*value, *value.values()] if isinstance(value, dict) else value:
             _check_plain(inner, path, depth - 1)
 
