@@ -683,6 +683,21 @@ def test_a_strangers_encoder_is_built_only_from_known_values(text, tmp_path, con
 
 
 @pytest.mark.slow
+def test_encoders_like_bert_are_described_so_that_they_load_by_themselves():
+    from transformers import AutoConfig, AutoModel
+
+    from focusfl.models.text import TextClassifier
+
+    assert describe(ff.models.text_classifier()).kind == "text-classifier"  # the packaged MiniLM
+    sizes = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    for kind in ("roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "albert", "electra"):
+        small = {"vocab_size": 60, "dim": 16, "n_layers": 1, "n_heads": 2} if kind == "distilbert" else sizes
+        encoder = AutoModel.from_config(AutoConfig.for_model(kind, **small))
+        encoder.pooler = None
+        assert describe(TextClassifier(encoder, 2, "cls")).kind == "text-classifier", kind
+
+
+@pytest.mark.slow
 def test_a_text_classifier_with_few_tokens_is_exported_and_refuses_others(text, tmp_path):
     model = ff.load(text)
     assert model.export(0, "safetensors", tmp_path / "text.safetensors").exists()

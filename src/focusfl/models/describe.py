@@ -111,6 +111,7 @@ class EncoderSpec(_Spec):
     hidden_act: ShortText | None = None
     activation: ShortText | None = None
     layer_norm_eps: Annotated[float, Field(gt=0, le=1)] | None = None
+    position_embedding_type: Literal["absolute"] | None = None
 
     def config(self) -> dict[str, Any]:
         """Return the configuration for transformers."""
