@@ -51,14 +51,27 @@ def forged_model(rng: Random, folder: Path) -> list[Fault]:
     model, new, _ = _model(rng, folder)
     about = sealed.read_json(model / "model.json")
     tensors, header, _ = sealed.read_tensors(model / "weights.safetensors")
-    how, name = rng.randrange(8), rng.choice(sorted(tensors))
+    how, name = rng.randrange(12), rng.choice(sorted(tensors))
     if how <= 4:
         about = damage.tree(rng, about)
     elif how == 5:
-        tensors[name] = tensors[name].to(rng.choice((torch.int64, torch.float64, torch.bool)))
+        kinds = (torch.int64, torch.float64, torch.bool, torch.bfloat16, torch.complex64, torch.float8_e4m3fn)
+        tensors[name] = tensors[name].to(rng.choice(kinds))
     elif how == 6:
         shapes = (tensors[name][None], tensors[name].flatten(), torch.zeros(0), torch.tensor(1.0))
         tensors[name] = rng.choice(shapes)
+    elif how == 7:
+        tensors[name] = torch.full_like(tensors[name], rng.choice((-1, 0, 99, 2**31, 3e38)))
+    elif how == 8:
+        tensors[rng.choice((name.rpartition("/")[0], f"{name}/x"))] = torch.zeros(4)
+    elif how == 9:
+        about["agents"], about["results"] = [], None  # as a server's
+        tensors = {k: v for k, v in tensors.items() if not k.startswith("agents/") and rng.random() < 0.9}
+    elif how == 10:
+        options = rng.choice([options for options in (about["params"], about["train"]) if options])
+        options[rng.choice(sorted(options))] = rng.choice(
+            (1e8, 10**8, "100000000", [10**8], -1, None, {}, "\ud800")
+        )
     else:
         tensors[rng.choice(("server/x", "agents/y/z", "x", "/", "", "inputs/mean"))] = tensors.pop(name)
     text = damage.dumped(about)

@@ -1,8 +1,10 @@
 """Saved models: another process gives the same probabilities to the bit, and nobody's data is inside."""
 
 import csv
+import dataclasses
 import importlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from torch import nn
 
 import focusfl as ff
 from focusfl.algorithms import ALGORITHMS
+from focusfl.core.tree import flatten
 from focusfl.models.describe import describe
 from focusfl.run.saved.members import members
 from focusfl.util import sealed
@@ -241,6 +244,37 @@ def test_no_row_of_the_data_is_in_the_folder_of_a_scaled_table(hospitals):
     assert not any(row.tobytes() in content for row in raw)
 
 
+@pytest.mark.parametrize("options", [{"M": 2}, {"M": "auto"}, {"M": 2, "robust": "clip"}])
+def test_no_agents_update_is_in_a_model_that_stopped_before_the_split(tmp_path, options):
+    """With one row and one linear layer, an update's weights over its biases are the row."""
+    rng = np.random.default_rng(0)
+    agents = [(rng.normal(size=(1, 5)).astype("float32"), rng.integers(0, 2, 1)) for _ in range(6)]
+    fed = ff.Federation.from_agents(agents, test=agents, model=lambda: ff.models.mlp(5, 2))
+    result = ff.fit(ff.Focus(**options), fed, rounds=3, fraction=0.5, bayes="none")
+    result.save(tmp_path / "model")
+
+    def found(stored):
+        rows = [part for v in stored.values() if v.numel() >= 12 for part in v.reshape(-1, v.shape[-1])]
+        windows = [row[i : i + 12] for row in rows for i in range(len(row) - 11)]
+        ratios = [window[:5] / window[10] for window in windows if window[10]]
+        return [x for x, _ in agents if any(np.allclose(x[0], r, atol=1e-3) for r in ratios)]
+
+    assert found(flatten(result.server))  # the run itself knows the updates
+    assert found(load_file(tmp_path / "model" / "weights.safetensors")) == []
+    assert not {"sketches", "senders", "counts"} & result.model.server["split"].keys()
+
+
+def test_what_is_released_predicts_and_assigns_as_the_whole_state(ragged):
+    x, y = ragged.test(1)
+    for name, method in methods():
+        result = ff.fit(method, ragged, rounds=2, bayes="none")
+        whole = dataclasses.replace(result.model, server=result.server)
+        for e in range(ragged.E):
+            assert torch.equal(whole.predict(e, x), result.predict(e, x)), name
+        if name != "local":
+            assert torch.equal(whole.assign(x, y).predict(x), result.assign(x, y).predict(x)), name
+
+
 def test_a_newcomer_with_labels_joins_its_group_and_keeps_its_model(hospitals, tmp_path):
     *_, saved = hospitals
     model = ff.load(saved)
@@ -371,15 +405,29 @@ def test_compare_keeps_a_model_per_run_unless_told_not_to(hospitals, tmp_path):
 # --- refusals
 
 
+def forged(saved, tmp_path, about=lambda a: a, tensors=lambda t: t, header=None):
+    """A copy of a saved model with other content, and with digests that match it."""
+    folder = shutil.copytree(saved, tmp_path / f"copy{len(list(tmp_path.iterdir()))}")
+    described = about(sealed.read_json(folder / "model.json"))
+    stored, old, _ = sealed.read_tensors(folder / "weights.safetensors")
+    stored = tensors({name: stored[name] for name in old["names"]})
+    resealed = sealed.add_digest(described)
+    (folder / "model.json").write_text(json.dumps(resealed))
+    digest = resealed["digest"].removeprefix("sha256:")
+    new = old | {"about": digest, "names": list(stored)} | (header or {})
+    sealed.write_tensors(folder / "weights.safetensors", stored, new)
+    return folder
+
+
 def edited(saved, tmp_path, **changes):
     """A copy of a saved model whose model.json was changed and sealed again, with weights that belong to it."""
-    folder = shutil.copytree(saved, tmp_path / f"copy{len(list(tmp_path.iterdir()))}")
-    about = sealed.read_json(folder / "model.json") | changes
-    tensors, header, _ = sealed.read_tensors(folder / "weights.safetensors")
-    sealed.write_json(folder / "model.json", about)
-    digest = json.loads((folder / "model.json").read_text())["digest"].removeprefix("sha256:")
-    sealed.write_tensors(folder / "weights.safetensors", tensors, header | {"about": digest})
-    return folder
+    return forged(saved, tmp_path, lambda about: about | changes)
+
+
+def refused(ended, message=""):
+    """Whether a command ended with one sentence and exit code 2."""
+    sound = ended.code == 2 and ended.err.startswith("error: ") and ended.err.count("\n") == 1
+    return sound and not ended.faults and message in ended.err
 
 
 @pytest.mark.parametrize(
@@ -389,8 +437,19 @@ def edited(saved, tmp_path, **changes):
         ({"format": "other"}, "not a model of focusfl"),
         ({"method": "os:system"}, "code of its owner: pass algorithm="),
         ({"method": "nothing"}, "not one of focusfl's"),
+        ({"version": 0}, "which version"),
+        ({"version": True}, "which version"),
         ({"params": {"M": 2, "x": 1}}, "'x' is not an option"),
-        ({"params": {"M": 10**9}}, "out of range"),
+        ({"params": {"M": 1e8}}, "valid integer"),
+        ({"params": {"M": "100000000"}}, "valid integer"),
+        ({"params": {"M": [100_000_000]}}, "valid integer"),
+        ({"params": {"M": 999_999, "prune": 0}}, "no tensor has that length"),
+        ({"params": {"M": 2, "x": "\ud800"}}, "surrogates"),
+        ({"params": {"M": 2, "x": json.loads("[" * 300 + "]" * 300)}}, "nested too deeply"),
+        ({"train": {str(i): 0 for i in range(100_000)}}, "more than 1000 keys"),
+        ({"agents": [1] * 1_000_000}, "agents.0"),
+        ({"agents": ["a"] * 5_000_000}, "larger than"),
+        ({"params": {"M": 10**9, "prune": 0}}, "out of range"),
         ({"network": {"kind": "mlp", "sizes": [2, 10**7, 10**7, 2]}}, "larger than its weights"),
         ({"network": {"kind": "mlp", "sizes": [3, 64, 2]}}, "do not fit the network"),
         ({"network": {"kind": "own", "function": "os:getcwd", "structure": ""}}, "pass network="),
@@ -406,7 +465,245 @@ def test_what_does_not_fit_is_refused_in_one_sentence(hospitals, tmp_path, chang
     folder = edited(saved, tmp_path, **changes)
     (tmp_path / "new.csv").write_text("age,pressure\n60,120\n")
     ended = focusfl("predict", folder, tmp_path / "new.csv", "--agent", "bern")
-    assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1, ended.err
+    assert refused(ended, message), ended.err
+
+
+def without(*starts):
+    return lambda tensors: {k: v for k, v in tensors.items() if not k.startswith(starts)}
+
+
+def resnet(about, side):
+    """A model of another kind of network, for images; its weights are not reached."""
+    network = {"kind": "resnet18", "classes": 2, "width": 64, "channels": 1}
+    inputs = about["inputs"] | {"kind": "arrays", "columns": [], "scaled": False, "shape": [1, side, side]}
+    return about | {"network": network, "inputs": inputs}
+
+
+def shaped(about, *shape):
+    return about | {"inputs": about["inputs"] | {"columns": [], "kind": "arrays", "shape": list(shape)}}
+
+
+FORGED = {
+    "an example of 10^56 numbers": ({"about": lambda a: shaped(a, *[10**7] * 8)}, "more than"),
+    "an example of 10^9 numbers": ({"about": lambda a: shaped(a, 10**7, 100)}, "more than"),
+    "a huge image": (
+        {"about": lambda a: resnet(a, 3000), "tensors": lambda t: t | {"server/more": torch.zeros(12_000_000)}},
+        "too large for its network",
+    ),
+    "deviation 0": ({"tensors": lambda t: t | {"inputs/deviation": torch.zeros(2)}}, "not all positive"),
+    "deviation -1": ({"tensors": lambda t: t | {"inputs/deviation": -torch.ones(2)}}, "not all positive"),
+    "no tensors": ({"tensors": lambda t: {}}, ""),
+    "a tensor that is a group": ({"tensors": lambda t: {"server/w": torch.zeros(1)} | t}, "name of a group"),
+    "agents as a tensor": ({"tensors": lambda t: without("agents")(t) | {"agents": torch.zeros(4)}}, ""),
+    "inputs as a tensor": ({"tensors": lambda t: without("inputs")(t) | {"inputs": torch.zeros(4)}}, ""),
+    "a number as a name": ({"tensors": lambda t: t | {"1": torch.zeros(1)}, "header": {"names": [1]}}, "list of"),
+    "a list as a name": ({"header": {"names": [["a"]]}}, ""),
+    "float8": ({"tensors": lambda t: t | {"server/x": torch.zeros(4).to(torch.float8_e4m3fn)}}, "Float8"),
+}
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_a_forged_model_is_at_worst_refused(hospitals, tmp_path, case):
+    changes, message = FORGED[case]
+    folder = forged(hospitals[-1], tmp_path, **changes)
+    (tmp_path / "new.csv").write_text("age,pressure\n60,120\n")
+    for words in (
+        ("predict", folder, tmp_path / "new.csv", "--agent", "bern"),
+        ("assign", folder, tmp_path / "new.csv"),
+    ):
+        ended = focusfl(*words)
+        assert refused(ended, message), ended.err
+
+
+@pytest.fixture(scope="module")
+def every_method(hospitals, tmp_path_factory):
+    """A saved model of every method, trained on the hospitals."""
+    root = tmp_path_factory.mktemp("every")
+    for name, method in methods():
+        ff.fit(method, hospitals[1], rounds=2, bayes="none").save(root / name)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("method", "tensor", "agent", "value"),
+    [
+        ("cfl", "server/k", 1, 99),
+        ("hardcluster", "server/k", 2, 99),
+        ("hardcluster", "server/k", 1, -1),
+        ("fedma", "server/width", 0, 200_000_000),
+        ("pfnm", "server/width", None, 200_000_000),
+    ],
+)
+def test_every_agents_state_is_tried_when_a_model_is_loaded(every_method, tmp_path, method, tensor, agent, value):
+    def change(tensors):
+        changed = tensors[tensor].clone()
+        changed[... if agent is None else agent] = value
+        return tensors | {tensor: changed}
+
+    with pytest.raises(InputError, match="copy0: "):
+        ff.load(forged(every_method / method, tmp_path, tensors=change))
+
+
+def test_a_servers_model_is_tried_with_a_newcomer(every_method, tmp_path):
+    def as_servers(about):
+        return about | {"agents": [], "results": None}
+
+    for name, _ in methods():
+        whole = forged(every_method / name, tmp_path, as_servers, without("agents/"))
+        assert ff.load(whole).agents == ()
+        with pytest.raises(InputError, match="copy"):
+            ff.load(forged(whole, tmp_path, tensors=lambda t: {k: v for k, v in t.items() if "1.weight" not in k}))
+    for name in ("fedem", "ifca", "hardcluster", "fesem", "fedsoft", "cfl"):
+        with pytest.raises(InputError, match="not those of its network"):  # of one layer there is one model less
+            some = {"tensors": lambda t: {k: v[:-1] if k.endswith("1.weight") else v for k, v in t.items()}}
+            ff.load(forged(forged(every_method / name, tmp_path, as_servers, without("agents/")), tmp_path, **some))
+
+
+def test_predictions_that_are_not_numbers_are_refused(every_method, hospitals, tmp_path):
+    def huge(tensors):
+        alternating = {
+            k: torch.full_like(v, 3e38) * (-1.0) ** torch.arange(v.numel()).view_as(v) for k, v in tensors.items()
+        }
+        return tensors | {
+            k: torch.cat([v[:1], alternating[k][1:2], v[2:]])
+            for k, v in tensors.items()
+            if k.startswith("agents/v/")
+        }
+
+    folder = forged(every_method / "ditto", tmp_path, tensors=huge)
+    (tmp_path / "new.csv").write_text("age,pressure\n60,120\n")
+    ended = focusfl("predict", folder, tmp_path / "new.csv", "--agent", "bern")
+    assert refused(ended, "predicts NaN or infinity for row 0"), ended
+    assert focusfl("predict", folder, tmp_path / "new.csv", "--agent", "aarau").code == 0  # no other agent suffers
+    tiny = forged(hospitals[-1], tmp_path, tensors=lambda t: t | {"inputs/deviation": torch.full((2,), 1e-45)})
+    for words in (
+        ("predict", tiny, tmp_path / "new.csv", "--agent", "bern"),
+        ("assign", tiny, tmp_path / "new.csv"),
+    ):
+        assert refused(focusfl(*words), "row 0")
+
+
+@pytest.mark.parametrize("name", ["model.json", "weights.safetensors"])
+def test_only_regular_files_are_read(hospitals, tmp_path, name):
+    folder = shutil.copytree(hospitals[-1], tmp_path / "model")
+    (folder / name).unlink()
+    (folder / name).symlink_to(hospitals[-1] / name)
+    assert refused(focusfl("show", folder), "regular file")
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    assert refused(focusfl("show", folder), "regular file")
+
+
+@pytest.mark.parametrize("how", ["flipped", "truncated", "missing", "of another model"])
+def test_show_checks_the_weights_too(hospitals, every_method, tmp_path, how):
+    folder = shutil.copytree(hospitals[-1], tmp_path / "model")
+    weights = folder / "weights.safetensors"
+    content = weights.read_bytes()
+    weights.unlink()
+    if how == "of another model":
+        content = (every_method / "fedavg" / "weights.safetensors").read_bytes()
+    elif how == "flipped":
+        content = content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]
+    if how != "missing":
+        weights.write_bytes(content[:100] if how == "truncated" else content)
+    assert refused(focusfl("show", folder))
+
+
+def test_names_in_a_model_control_neither_terminal_shell_nor_spreadsheet(every_method, hospitals, tmp_path):
+    escape, formula = "\x1b]0;owned\x07", "=cmd|' /C calc'!A0"
+    injected = f"`;touch {tmp_path}/owned;#"
+    names = {"agents": [injected, f"{escape}b", "c", "d"], "labels": [formula, f"{escape}@well"], "title": escape}
+    for saved in (hospitals[-1], every_method / "fedavg"):
+        folder, new = edited(saved, tmp_path, **names), tmp_path / "new.csv"
+        new.write_text("age,pressure\n60,100\n60,140\n")
+        ends = [
+            focusfl("show", folder),
+            focusfl("predict", folder, new),
+            focusfl("predict", folder, new, "--agent", "0"),
+            focusfl("predict", folder, new, "--agent", "1", "--out", tmp_path / "out.csv", "--overwrite"),
+            focusfl("assign", folder, new),
+            focusfl("export", folder, tmp_path / "o.safetensors", "--agent", "1"),
+        ]
+        assert [ended.code for ended in ends] == [0, 2, 0, 0, 0, 0], ends
+        assert not any("\x1b" in ended.out + ended.err for ended in ends)
+        cells = [cell for row in csv.reader((tmp_path / "out.csv").read_text().splitlines()) for cell in row]
+        assert not any(cell.startswith(("=", "@", "\x1b")) for cell in cells)
+        command = next(line for line in ends[0].out.splitlines() if line.startswith("focusfl predict"))
+        subprocess.run(["sh", "-c", command.replace("focusfl", "true", 1)], check=True)
+        assert not (tmp_path / "owned").exists()
+
+
+def text_model(**config):
+    from transformers import BertConfig, BertModel
+
+    from focusfl.models.text import TextClassifier
+
+    sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    made = BertConfig(**sizes, intermediate_size=32, **config)
+    return TextClassifier(BertModel(made, add_pooling_layer=False), 2, "mean")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A saved text classifier with a vocabulary of 50 tokens."""
+    rng = np.random.default_rng(0)
+    agents = [(rng.integers(1, 50, size=(8, 6)), rng.integers(0, 2, 8)) for _ in range(2)]
+    fed = ff.Federation.from_agents(agents, test=0.5, model=text_model, tokens=True)
+    return ff.fit(ff.FedAvg(), fed, rounds=1, train=ff.Train(lr=0.01, steps=1)).save(
+        tmp_path_factory.mktemp("text") / "model"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"_attn_implementation": "kernels-community/flash-attn"},
+        {"auto_map": {"AutoModel": "somebody/code"}},
+        {"num_labels": 10**9},
+        {"num_hidden_layers": 10**9},
+        {"max_position_embeddings": 10**9},
+        {"hidden_size": "x"},
+        {"hidden_size": 0},
+        {"hidden_act": "x"},
+        {"pad_token_id": None},
+        {"pad_token_id": 99},
+        {"model_type": "clip"},
+        {"is_decoder": True},
+    ],
+    ids=lambda config: next(iter(config)),
+)
+def test_a_strangers_encoder_is_built_only_from_known_values(text, tmp_path, config):
+    def change(about):
+        return about | {"network": about["network"] | {"encoder": about["network"]["encoder"] | config}}
+
+    np.savez(tmp_path / "new.npz", x=np.ones((2, 6), dtype=np.int64))
+    ended = focusfl("predict", forged(text, tmp_path, change), tmp_path / "new.npz", "--agent", "0")
+    assert refused(ended), ended
+
+
+@pytest.mark.slow
+def test_encoders_like_bert_are_described_so_that_they_load_by_themselves():
+    from transformers import AutoConfig, AutoModel
+
+    from focusfl.models.text import TextClassifier
+
+    assert describe(ff.models.text_classifier()).kind == "text-classifier"  # the packaged MiniLM
+    sizes = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    for kind in ("roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "albert", "electra"):
+        small = {"vocab_size": 60, "dim": 16, "n_layers": 1, "n_heads": 2} if kind == "distilbert" else sizes
+        encoder = AutoModel.from_config(AutoConfig.for_model(kind, **small))
+        encoder.pooler = None
+        assert describe(TextClassifier(encoder, 2, "cls")).kind == "text-classifier", kind
+
+
+@pytest.mark.slow
+def test_a_text_classifier_with_few_tokens_is_exported_and_refuses_others(text, tmp_path):
+    model = ff.load(text)
+    assert model.export(0, "safetensors", tmp_path / "text.safetensors").exists()
+    with pytest.raises(InputError, match="do not fit the model"):
+        model.predict(0, np.full((1, 6), 50))
+    assert describe(text_model(is_decoder=True)).kind == "own"  # what a description cannot say is not guessed
 
 
 def test_weights_of_another_model_are_refused(hospitals, tmp_path):

@@ -76,6 +76,10 @@ class AFL(Algorithm):
         models = weighted_contribution(server["w"], upload.add["theta"], weight, total=server["lam"])
         return models._replace(others={"loss": upload.each["loss"]})
 
+    def released(self, server: State) -> State:
+        """Return the state with equal weights: their differences are those of the losses that agents sent."""
+        return {**server, "lam": torch.full_like(server["lam"], 1 / len(server["lam"]))}
+
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return h(server["mean"])[0]
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import pad
 
 from focusfl.core import Models, Predictor
-from focusfl.util.errors import CannotRun
+from focusfl.util.errors import CannotRun, InputError
 
 
 def layer_names(w: Models) -> list[tuple[str, str]]:
@@ -25,6 +25,18 @@ def resize(w: Models, widths: list[int]) -> Models:
         out[weight] = pad(w[weight], (0, inputs - w[weight].shape[2], 0, outputs - w[weight].shape[1]))
         out[bias] = pad(w[bias], (0, outputs - w[bias].shape[1]))
     return out
+
+
+def cut(w: Models, widths: list[int]) -> Models:
+    """Return the network with padded hidden layers cut to the widths that are in use.
+
+    Raises:
+        InputError: A width is not one that the layers have, as in a file that was tampered with.
+    """
+    stored = [w[bias].shape[1] for _, bias in layer_names(w)[:-1]]
+    if len(widths) != len(stored) or not all(1 <= L <= G for L, G in zip(widths, stored, strict=True)):
+        raise InputError(f"hidden layers of {widths} neurons in a network of {stored}")
+    return resize(w, widths)
 
 
 def require_dense_classifier(method: str, w: Models, classes: int | None, h: Predictor, max_hidden: float) -> None:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from focusfl.algorithms import matching
-from focusfl.algorithms.dense_layers import layer_names, require_dense_classifier, resize
+from focusfl.algorithms.dense_layers import cut, layer_names, require_dense_classifier, resize
 from focusfl.algorithms.matching import BIAS_PRIOR, Floats, Ints, MatchOptions, class_shares, match
 from focusfl.core import Agent, Algorithm, Contribution, Models, Networks, Predictor, State, Upload, one_hot, row
 
@@ -140,7 +140,7 @@ def combine(server: State, v: Models) -> Models:
     t, names = int(server["t"]), layer_names(v)
     if t == 0:
         return v
-    matched = resize(server["w"], server["width"].tolist())
+    matched = cut(server["w"], server["width"].tolist())
     w = v | {k: matched[k] for pair in names[:t] for k in pair}
     if t < len(names):
         weight, _ = names[t]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from focusfl.algorithms import matching
-from focusfl.algorithms.dense_layers import layer_names, require_dense_classifier, resize
+from focusfl.algorithms.dense_layers import cut, layer_names, require_dense_classifier, resize
 from focusfl.algorithms.matching import BIAS_PRIOR, MatchOptions, class_shares, match
 from focusfl.core import Agent, Algorithm, Contribution, Models, Networks, Predictor, State, Upload
 
@@ -102,4 +102,4 @@ class PFNM(Algorithm):
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         done = server["t"] == self.after
-        return h(resize(server["w"], [int(server["width"])]) if done else state["v"])[0]
+        return h(cut(server["w"], [int(server["width"])]) if done else state["v"])[0]

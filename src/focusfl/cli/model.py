@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from focusfl.util.errors import InputError
+from focusfl.util.files import visible
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,7 +48,7 @@ def predict(
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names, columns = _columns(trained, predictions)
-    carried = {} if new.y is None else {trained.inputs.label: [str(label) for label in new.y]}
+    carried = {} if new.y is None else {_cell(trained.inputs.label): [str(label) for label in new.y]}
     carried = new.others | carried
     writer.writerow([*carried, *names])
     writer.writerows(zip(*carried.values(), *columns, strict=True))
@@ -55,7 +57,7 @@ def predict(
         return
     files.make_folder(out.parent)
     files.write_text(out, text.getvalue())
-    print(f"{len(predictions)} predictions with the model of {trained.agents[chosen]}: {out}")
+    print(f"{len(predictions)} predictions with the model of {visible(trained.agents[chosen])}: {out}")
 
 
 def assign(
@@ -79,10 +81,12 @@ def assign(
     )
     pi = newcomer.pi
     if pi is None:
-        print(f"The newcomer predicts with the model that {trained.about.title} gives to new agents.")
+        print(f"The newcomer predicts with the model that {visible(trained.about.title)} gives to new agents.")
     else:
         m = int(pi.argmax())
-        others = [name for name, group in zip(trained.agents, _clusters(trained), strict=False) if group == m]
+        others = [
+            visible(name) for name, group in zip(trained.agents, _clusters(trained), strict=False) if group == m
+        ]
         shared = f", with {', '.join(others[:10])}{' and others' if len(others) > 10 else ''}" if others else ""
         print(f"The newcomer belongs to cluster {m}{shared}: label {float(pi[m]):.3f}, {how}.")
         print("Labels: " + ", ".join(f"{k}: {float(p):.3f}" for k, p in enumerate(pi) if p > 5e-4))
@@ -100,9 +104,9 @@ def show(model: ModelFolder) -> None:
     from rich.markdown import Markdown
 
     from focusfl.report.card import card
-    from focusfl.run.saved.store import read_about
+    from focusfl.run.saved.store import read
 
-    text = card(read_about(model)[0].model_dump(mode="json"))
+    text = card(read(model)[0].model_dump(mode="json"))
     if sys.stdout.isatty():
         Console().print(Markdown(text, hyperlinks=False))
     else:
@@ -123,7 +127,7 @@ def export(
     chosen = _agent(trained, agent)
     kind: Any = format or out.suffix.removeprefix(".")
     trained.export(chosen, kind, out)
-    print(f"{out}: the predictor of {trained.agents[chosen]}, checked against the model")
+    print(f"{out}: the predictor of {visible(trained.agents[chosen])}, checked against the model")
 
 
 def _load(model: Path, allow_code: bool) -> TrainedModel:
@@ -149,11 +153,26 @@ def _columns(model: TrainedModel, predictions: Tensor) -> tuple[list[str], list[
     if model.classes is None:
         return ["prediction"], [[repr(v) for v in predictions.tolist()]]
     names = model.labels or tuple(str(c) for c in range(model.classes))
-    chosen = [names[c] for c in predictions.argmax(1).tolist()]
+    cells = [_cell(name) for name in names]
+    chosen = [cells[c] for c in predictions.argmax(1).tolist()]
     shares = [[f"{p:.6f}" for p in column] for column in predictions.T.tolist()]
-    return ["prediction", *(f"p_{name}" for name in names)], [chosen, *shares]
+    return ["prediction", *(f"p_{visible(name)}" for name in names)], [chosen, *shares]
+
+
+def _cell(name: str) -> str:
+    """Return a name from the model for a csv file: a spreadsheet must not take it for a formula.
+
+    Example:
+        >>> _cell("=cmd()"), _cell("-1"), _cell("ill")
+        ("'=cmd()", '-1', 'ill')
+    """
+    text = visible(name)
+    with contextlib.suppress(ValueError):
+        float(text)
+        return text
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def _say_others(others: dict[str, list[str]], file: Path) -> None:
     if others:
-        print(f"note: {file}: not inputs of the model, carried over: {', '.join(others)}", file=sys.stderr)
+        print(f"note: {file}: not inputs of the model, carried over: {visible(', '.join(others))}", file=sys.stderr)

@@ -249,6 +249,13 @@ class Algorithm(ABC):
         """Return what a new agent, which did not train, receives, and its state. The server does not change."""
         return server, self.enroll(server)
 
+    def released(self, server: State) -> State:
+        """Return the server's state as it may leave the run in a saved model: without what single agents sent.
+
+        `downlink`, `predict`, `label` and `assign` must give the same with it; training does not continue from it.
+        """
+        return server
+
     def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
         """Return what an upload claims and how it changes the models, for the server's checks (engines/audit.py).
 
@@ -335,6 +342,9 @@ class Wrapper(Algorithm):
 
     def assign(self, server: State, agent: Agent) -> tuple[State, State]:
         return self.inner.assign(server, agent)
+
+    def released(self, server: State) -> State:
+        return self.inner.released(server)
 
     def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
         return self.inner.contribution(server, upload, n, agents)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
-from focusfl.models.embeddings import empty_encoder
+from focusfl.models.embeddings import empty_encoder, encoder_config
 from focusfl.models.mlp import linear, mlp
 from focusfl.models.resnet import Block, resnet18
 from focusfl.models.task import shared_weights
@@ -18,10 +20,23 @@ from focusfl.util.errors import InputError
 
 Size = Annotated[int, Field(ge=1, le=10_000_000)]
 MAX_LAYERS = 200  # of a network that is built from a file
+Layers = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
+ShortText = Annotated[str, Field(max_length=30)]
+NOT_PREDICTING = {  # what an encoder's configuration says about training, other heads and its origin
+    *("_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype", "gradient_checkpointing"),
+    *("id2label", "label2id", "problem_type", "tie_word_embeddings", "use_cache", "initializer_range"),
+    *("bos_token_id", "eos_token_id", "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout"),
+    *("attention_dropout", "classifier_dropout", "classifier_dropout_prob", "qa_dropout", "seq_classif_dropout"),
+    *("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),
+}
 
 
 class _Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    def activations(self, shape: Sequence[int]) -> int:
+        """Return how many numbers a layer computes at once for an example of this shape, if not few."""
+        return 0
 
 
 class MlpSpec(_Spec):
@@ -63,23 +78,66 @@ class ResNet18Spec(_Spec):
     def build(self) -> nn.Module:
         return resnet18(self.classes, self.width, self.channels)
 
+    def activations(self, shape: Sequence[int]) -> int:
+        return self.width * math.prod(shape[-2:])
+
     def __str__(self) -> str:
         return f"a ResNet-18 of width {self.width} for {self.classes} classes"
 
 
+class EncoderSpec(_Spec):
+    """The configuration of an encoder like BERT, in the names of transformers; what is None has its default.
+
+    Whatever else a configuration can say, such as where attention is implemented, comes from no file.
+    """
+
+    model_type: Literal["bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "albert", "electra"]
+    pad_token_id: Annotated[int, Field(ge=0, le=10_000_000)]
+    vocab_size: Size
+    max_position_embeddings: Size
+    type_vocab_size: Size | None = None
+    hidden_size: Size | None = None
+    intermediate_size: Size | None = None
+    embedding_size: Size | None = None
+    num_hidden_layers: Layers | None = None
+    num_attention_heads: Size | None = None
+    num_hidden_groups: Layers | None = None
+    inner_group_num: Layers | None = None
+    relative_attention_num_buckets: Size | None = None
+    dim: Size | None = None
+    hidden_dim: Size | None = None
+    n_layers: Layers | None = None
+    n_heads: Size | None = None
+    hidden_act: ShortText | None = None
+    activation: ShortText | None = None
+    layer_norm_eps: Annotated[float, Field(gt=0, le=1)] | None = None
+    position_embedding_type: Literal["absolute"] | None = None
+
+    def config(self) -> dict[str, Any]:
+        """Return the configuration for transformers."""
+        return self.model_dump(exclude_none=True)
+
+
 class TextSpec(_Spec):
-    """`text_classifier`: the encoder's configuration as transformers writes it; its weights are in the file."""
+    """`text_classifier`: the encoder's configuration; its weights are in the file."""
 
     kind: Literal["text-classifier"] = "text-classifier"
-    encoder: dict[str, Any]
+    encoder: EncoderSpec
+    attention: Literal["sdpa", "eager"]
     classes: Size
     pooling: Literal["cls", "mean"]
 
     def build(self) -> nn.Module:
-        return TextClassifier(empty_encoder(self.encoder), self.classes, self.pooling)
+        encoder = empty_encoder(self.encoder.config(), self.attention)
+        return TextClassifier(encoder, self.classes, self.pooling)
+
+    def activations(self, shape: Sequence[int]) -> int:
+        tokens, encoder = math.prod(shape), self.encoder
+        heads = encoder.num_attention_heads or encoder.n_heads or 12
+        return tokens * max(tokens * heads, encoder.intermediate_size or encoder.hidden_dim or 3072)
 
     def __str__(self) -> str:
-        return f"a text classifier on a fine-tuned {self.encoder.get('model_type', 'text')} encoder"
+        return f"a text classifier on a fine-tuned {self.encoder.model_type} encoder"
 
 
 class OwnSpec(_Spec):
@@ -87,7 +145,7 @@ class OwnSpec(_Spec):
 
     kind: Literal["own"] = "own"
     function: str = Field(max_length=1000)  # "module:function"; "" if it cannot be named
-    structure: str  # torch's description, for people
+    structure: str = Field(max_length=20_000)  # torch's description, for people
 
     def build(self) -> nn.Module:
         raise InputError("the network is not one of focusfl's: pass it")
@@ -151,7 +209,21 @@ def _as_text(network: nn.Module) -> TextSpec | None:
     if type(network) is not TextClassifier:
         return None
     config: Any = network.encoder.config
-    return TextSpec(encoder=config.to_dict(), classes=network.head.out_features, pooling=network.pooling)
+    said = config.to_dict()
+    known = {k: v for k, v in said.items() if k in EncoderSpec.model_fields}
+    try:
+        encoder = EncoderSpec(**known)
+        spec = TextSpec(
+            encoder=encoder,
+            attention=config._attn_implementation,
+            classes=network.head.out_features,
+            pooling=network.pooling,
+        )
+    except ValidationError:
+        return None
+    rebuilt = encoder_config(encoder.config()).to_dict()
+    differs = {k for k in said if k not in NOT_PREDICTING and said[k] != rebuilt.get(k)}
+    return None if differs else spec
 
 
 def _same(network: nn.Module, spec: NetworkSpec) -> bool:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from focusfl.util import files
-from focusfl.util.errors import InputError, require
+from focusfl.util.errors import InputError, refuse_errors, require
 from focusfl.util.progress import Advance, count_progress
 
 METHOD = "mean of the tokens, length 1, version 2"  # part of a cached file's key
@@ -147,22 +147,30 @@ def load_encoder(encoder: str | Path) -> nn.Module:
     return network
 
 
-def empty_encoder(config: dict[str, Any]) -> nn.Module:
+def encoder_config(config: dict[str, Any]) -> Any:
+    """Return the configuration as an object of transformers.
+
+    Args:
+        config: Keys and values, with `model_type`. Those of a file were checked by models/describe.py.
+    """
+    options = dict(config)
+    return _package("transformers").AutoConfig.for_model(options.pop("model_type"), **options)
+
+
+def empty_encoder(config: dict[str, Any], attention: Literal["sdpa", "eager"]) -> nn.Module:
     """Build an encoder from its configuration, without weights from anywhere; code of others is never run.
 
     Args:
-        config: As `config.to_dict()` of transformers returns it.
+        config: As for `encoder_config`.
+        attention: Which of torch's own implementations of attention is used.
 
     Raises:
         InputError: The configuration cannot be used.
     """
     transformers = _package("transformers")
-    options = {k: v for k, v in config.items() if k not in ("auto_map", "architectures", "dtype", "torch_dtype")}
-    try:
-        made = transformers.AutoConfig.for_model(str(options.pop("model_type", "")), **options)
-        encoder = transformers.AutoModel.from_config(made, trust_remote_code=False)
-    except Exception as error:  # a configuration from a file can make transformers raise anything
-        raise InputError(f"the encoder's configuration cannot be used: {str(error)[:200]}") from error
+    with refuse_errors("the encoder's configuration cannot be used"):
+        options = {"trust_remote_code": False, "attn_implementation": attention}
+        encoder = transformers.AutoModel.from_config(encoder_config(config), **options)
     if hasattr(encoder, "pooler"):
         encoder.pooler = None
     network: nn.Module = encoder

@@ -133,7 +133,7 @@ def _inside(about: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _use(about: Mapping[str, Any]) -> Iterator[str]:
-    agent = shlex.quote(visible(about["agents"][0])).replace("`", "'") if about["agents"] else ""
+    agent = shlex.quote(visible(about["agents"][0])) if about["agents"] else ""  # no line ends: the fence holds
     yield "```sh"
     if agent:
         yield f"focusfl predict MODEL --agent {agent} new.csv --out predictions.csv"

@@ -13,6 +13,7 @@ from typing import (
     Literal,
     NotRequired,  # pydantic needs this TypedDict before Python 3.12
     TypeAlias,
+    TypeVar,
     cast,
 )
 
@@ -27,6 +28,8 @@ ROW_VERSION = 1  # of the rows that this release writes
 LARGEST = 3.5e38  # of a number: a run computes in float32
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**64)]
+V = TypeVar("V")
+Items = Annotated[list[V], Field(fail_fast=True)]  # the first wrong item ends the check
 
 
 class IntervalRow(TypedDict):
@@ -40,17 +43,19 @@ class IntervalRow(TypedDict):
 class LabelHistory(TypedDict):
     """Soft labels in some of the rounds."""
 
-    round: list[Count]  # [rounds]
-    pi: list[list[list[Number]]]  # [rounds][E][M]; E are all agents, also those that `agents` of the row leaves out
+    round: Items[Count]  # [rounds]
+    pi: Items[
+        Items[Items[Number]]
+    ]  # [rounds][E][M]; E are all agents, also those that `agents` of the row leaves out
 
 
 class RoundHistory(TypedDict):
     """Averages in the rounds that were evaluated (run.history.thin)."""
 
-    round: list[Count]  # [rounds], counted from 1, as in the lists below
-    avg_loss: list[Number]
-    agnostic_loss: list[Number]
-    avg_acc: list[Number] | None  # None in regression
+    round: Items[Count]  # [rounds], counted from 1, as in the lists below
+    avg_loss: Items[Number]
+    agnostic_loss: Items[Number]
+    avg_acc: Items[Number] | None  # None in regression
     pi: LabelHistory | None  # None without labels, or with too many of them to keep
 
 
@@ -86,27 +91,27 @@ class Row(TypedDict):
     ]  # first round with each accuracy: {"0.7": 12, "0.8": None}
 
     # One entry per agent, [E]
-    agents: NotRequired[list[Count]]  # their numbers, if some sent no result; otherwise 0 ... E - 1
-    names: NotRequired[list[str]]  # their names, if the data comes from a folder
-    n: NotRequired[list[Count]]  # training examples
-    loss: list[Number]  # on the agent's test data
-    acc: list[Number] | None  # None in regression
-    metrics: NotRequired[dict[str, list[Number | None]]]  # those asked for, by name; None where not defined
-    excess_risk: list[Number]  # loss minus best loss
-    bayes: list[Number]  # best loss
+    agents: NotRequired[Items[Count]]  # their numbers, if some sent no result; otherwise 0 ... E - 1
+    names: NotRequired[Items[str]]  # their names, if the data comes from a folder
+    n: NotRequired[Items[Count]]  # training examples
+    loss: Items[Number]  # on the agent's test data
+    acc: Items[Number] | None  # None in regression
+    metrics: NotRequired[dict[str, Items[Number | None]]]  # those asked for, by name; None where not defined
+    excess_risk: Items[Number]  # loss minus best loss
+    bayes: Items[Number]  # best loss
     bayes_kind: str  # where the best losses come from: exact | true | learned | agent
-    pi: list[list[Number]] | None  # [E][M] soft labels; None for methods without
-    clusters: list[Count]  # agents with the same number share a model
-    true_clusters: list[Count] | None  # None if they are not known
+    pi: Items[Items[Number]] | None  # [E][M] soft labels; None for methods without
+    clusters: Items[Count]  # agents with the same number share a model
+    true_clusters: Items[Count] | None  # None if they are not known
     ari: Number | None  # adjusted Rand index of `clusters` and `true_clusters`
 
     # Noise of the test examples, where there are enough of them
-    excess_se: NotRequired[list[Number]]  # [E] standard error of each excess risk
+    excess_se: NotRequired[Items[Number]]  # [E] standard error of each excess risk
     faa_interval: NotRequired[IntervalRow]
     faa90: NotRequired[Number]  # 95th minus 5th percentile of the excess risks, with many agents
     faa90_interval: NotRequired[IntervalRow]
     faa_correlation: NotRequired[dict[str, Number]]  # of the noise of two methods' FAA, by the other method
-    gap_se: NotRequired[dict[str, list[Number]]]  # [E] standard errors of differences in loss, by the other method
+    gap_se: NotRequired[dict[str, Items[Number]]]  # [E] standard errors of differences in loss, by the other method
 
     # Only in the results of `focusfl sweep`
     point: NotRequired[dict[str, Any]]  # the values of the swept options

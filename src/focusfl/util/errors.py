@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -38,6 +39,28 @@ class LockedError(Exception):
     def __init__(self, lock: Path) -> None:
         super().__init__(f"{lock} is locked by another process")
         self.lock = lock
+
+
+@contextlib.contextmanager
+def refuse_errors(what: str) -> Iterator[None]:
+    """Turn any error into an InputError: with content from a stranger, a library may raise anything.
+
+    Args:
+        what: What the user is told, before the error's first line.
+
+    Example:
+        >>> with refuse_errors("model.json cannot be used"):
+        ...     {}["weights"]
+        Traceback (most recent call last):
+        focusfl.util.errors.InputError: model.json cannot be used (KeyError: 'weights')
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0][:200]
+        raise InputError(f"{what} ({type(error).__name__}{first and ': '}{first})") from error
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -50,6 +50,9 @@ class Focus(FocusOptions, Algorithm):
     def downlink(self, server: State, e: Tensor) -> State:
         return self.starting.downlink(server, e)  # all M models
 
+    def released(self, server: State) -> State:
+        return self.starting.released(server)
+
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         w, log_pi = server["w"], self.starting.log_labels(server, state)  # w_m^(t), log pi_em^(t)
         losses = agent.losses(w, estimate=log_pi < self.pruning.limit)  # mean of l(x, y; w_m) over the agent's data

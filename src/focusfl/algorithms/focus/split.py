@@ -25,6 +25,7 @@ from focusfl.algorithms.focus import grouping
 from focusfl.algorithms.focus.starts import Start
 from focusfl.core import Agent, Contribution, Models, Networks, State, Upload, one_hot, row
 
+SENT = ("senders", "sketches", "counts")  # what agents sent: neither other agents nor saved models get it
 HEAD_START = 10.0  # the lead of a first log label: more than `prune` needs, and few rounds can reverse it
 LOG_LABEL_NOT_IN_USE = -1e30  # the log label of a cluster that is not in use
 MIN_SENDERS = 0.8  # the share of the agents whose sketches the split waits for ...
@@ -60,9 +61,12 @@ class Split(Start):
     def enroll(self, device: torch.device | None = None) -> State:
         return {"split": {"has_label": torch.tensor(0, device=device)}}
 
+    def released(self, server: State) -> State:
+        return {**server, "split": {k: v for k, v in server["split"].items() if k not in SENT}}
+
     def downlink(self, server: State, e: Tensor) -> State:
-        visible = {k: v for k, v in server["split"].items() if k not in ("senders", "sketches", "counts")}
-        return {**server, "split": {**visible, "first_labels": row(visible["first_labels"], e)}}
+        split = self.released(server)["split"]
+        return {**server, "split": {**split, "first_labels": row(split["first_labels"], e)}}
 
     def in_use(self, server: State) -> Tensor:
         return torch.as_tensor(server["split"]["in_use"]).nonzero().flatten()

@@ -59,6 +59,10 @@ class Start(ABC):
         """Return the server's next state; `averaged` is the server's state with the new models."""
         return averaged
 
+    def released(self, server: State) -> State:
+        """Return the server's state without what single agents sent (`Algorithm.released`)."""
+        return server
+
     def contribution(self, averaged: Contribution, upload: Upload) -> Contribution:
         """Return what an upload claims; `averaged` is what it claims about the models."""
         return averaged

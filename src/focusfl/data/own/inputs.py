@@ -116,11 +116,11 @@ class Inputs:
                 f"x: an example has shape {list(raw.shape[1:])}; the model was trained on {wanted}; "
                 "select and order the features to match"
             )
-        raw = raw.long() if self.tokens else raw.float()
-        if not torch.isfinite(raw).all():
-            row = int((~torch.isfinite(raw.flatten(1))).any(1).nonzero()[0])
-            raise InputError(f"x, row {row}: NaN or infinite; fill in or remove such values")
-        return self.scaled(raw)
+        inputs = self.scaled(raw.long() if self.tokens else raw.float())
+        if not torch.isfinite(inputs).all():
+            row = int((~torch.isfinite(inputs.flatten(1))).any(1).nonzero()[0])
+            raise InputError(f"x, row {row}: NaN, infinite or too large; fill in or remove such values")
+        return inputs
 
     def read(self, path: Path, encode: Encode | None = None, max_mb: int = MAX_MB) -> NewData:
         """Read new examples from a csv, parquet or npz file. Labels are optional, columns may have any order.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import fields
 from typing import Annotated, Any, Final, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from focusfl import __version__
 from focusfl.algorithms import ALGORITHMS
@@ -19,9 +21,11 @@ from focusfl.util.errors import InputError
 FORMAT: Final = "focusfl-model"
 VERSION = 1  # of the format that this release writes
 Text = Annotated[str, Field(max_length=10_000)]
+Texts = Annotated[list[Text], Field(max_length=100_000, fail_fast=True)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 OWN_LOSS = "own"
 MAX_OPTION = 1_000_000  # of an option of a method that comes from a file: it may be a number of models
+MAX_NUMBERS = 10_000_000  # in one example
 
 
 class InputsAbout(BaseModel):
@@ -32,12 +36,19 @@ class InputsAbout(BaseModel):
     kind: Kind
     shape: list[Annotated[int, Field(ge=1, le=10_000_000)]] = Field(max_length=8)
     tokens: bool
-    columns: list[Text]
+    columns: Texts
     label: Text
     text: Text
     own_encoder: bool
     columns_digest: Text
     scaled: bool
+
+    @field_validator("shape")
+    @classmethod
+    def _not_too_large(cls, shape: list[int]) -> list[int]:
+        if math.prod(shape) > MAX_NUMBERS:
+            raise ValueError(f"an example has more than {MAX_NUMBERS:,} numbers")
+        return shape
 
     @staticmethod
     def of(inputs: Inputs) -> InputsAbout:
@@ -83,7 +94,7 @@ class About(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     format: Literal["focusfl-model"] = FORMAT
-    version: int = VERSION
+    version: Annotated[int, Field(ge=1, le=VERSION)] = VERSION
     focusfl: Text = __version__
     torch: Text = str(torch.__version__)
     method: Text
@@ -96,9 +107,9 @@ class About(BaseModel):
     classes: Annotated[int, Field(ge=1, le=1_000_000)] | None
     several: bool
     loss: Text
-    labels: list[Text]
+    labels: Texts
     inputs: InputsAbout
-    agents: list[Text]
+    agents: Texts
     received: bool
     train: dict[str, Any]
     seed: Count
@@ -140,13 +151,16 @@ def options_of(kind: Any, options: dict[str, Any]) -> Any:
         >>> options_of(Train, {"lr": 0.5}).lr
         0.5
     """
-    known = {f.name for f in fields(kind) if f.init}
-    unknown = sorted(options.keys() - known)
-    large = [k for k, v in options.items() if isinstance(v, int) and abs(v) > MAX_OPTION]
-    if unknown or large:
-        raise InputError(f"{kind.__name__}: {(unknown or large)[0]!r} is not an option, or out of range")
-    try:
-        return TypeAdapter(kind).validate_python(options)
+    unknown = sorted(options.keys() - {f.name for f in fields(kind) if f.init})
+    if unknown:
+        raise InputError(f"{kind.__name__}: {unknown[0]!r} is not an option")
+    try:  # as JSON, where a list may be a tuple but a text is no number
+        made = TypeAdapter(kind).validate_json(json.dumps(options), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"{kind.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    for f in fields(kind):
+        value = getattr(made, f.name)
+        if isinstance(value, int) and abs(value) > MAX_OPTION:
+            raise InputError(f"{kind.__name__}: {f.name} = {value} is out of range")
+    return made

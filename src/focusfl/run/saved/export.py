@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
+from focusfl.models.text import TextClassifier
 from focusfl.run.saved.members import Mixture
 from focusfl.util import files
 from focusfl.util.errors import InputError, require_choice
@@ -61,10 +62,20 @@ def _examples(model: TrainedModel) -> Tensor:
     """Return examples of the model's kind, drawn at random: none of anybody's data."""
     rng, shape = torch.Generator().manual_seed(0), (CHECKED, *model.inputs.shape)
     if model.inputs.tokens:
-        return torch.randint(1, 100, shape, generator=rng)
+        n = _vocabulary(model.task.network)
+        return torch.randint(min(1, n - 1), n, shape, generator=rng)
     x = torch.randn(shape, generator=rng)
     mean, deviation = model.inputs.mean, model.inputs.deviation
     return x if mean is None or deviation is None else x * deviation + mean
+
+
+def _vocabulary(network: nn.Module) -> int:
+    """Return how many token ids the network knows, at most 100; its first embedding is that of tokens."""
+    if isinstance(network, TextClassifier):
+        config: Any = network.encoder.config
+        return min(100, int(config.vocab_size))
+    embeddings = (m.num_embeddings for m in network.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag))
+    return min(100, next(embeddings, 100))
 
 
 def _safetensors(module: Mixture, x: Tensor, path: Path) -> Callable[[Tensor], Tensor]:

@@ -94,6 +94,7 @@ def assembled(
         fingerprint=fingerprint,
         results=None if results is None else {k: v for k, v in results.items() if k != "seconds"},
     )
+    server = server if received else algorithm.released(server)
     parts = algorithm, task, server, states, tuple(agents), inputs, tuple(labels)
     return TrainedModel(*parts, settings.local, settings.seed, received, about)
 

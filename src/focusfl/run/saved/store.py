@@ -29,12 +29,16 @@ from focusfl.report.rows import describe_error, read_row
 from focusfl.run import checkpoint
 from focusfl.run.saved.about import FORMAT, OWN_LOSS, VERSION, About, options_of
 from focusfl.run.saved.trained import TrainedModel
+from focusfl.run.saved.trial import try_model
 from focusfl.util import files, sealed
-from focusfl.util.errors import InputError
+from focusfl.util.errors import InputError, refuse_errors
 from focusfl.util.plugins import load_object
 
 ABOUT, WEIGHTS, CARD = "model.json", "weights.safetensors", "README.md"
-MAX_ABOUT_BYTES = 64 * 2**20
+MAX_ABOUT_BYTES = 16 * 2**20  # 10,000 agents with 10 labels need 4
+MAX_DEPTH = 20  # of the values in model.json
+MAX_KEYS = 1000  # of an object in it
+MAX_ACTIVATIONS = 100_000_000  # numbers that the network computes at once for an example
 Network = nn.Module | Callable[[], nn.Module]
 
 
@@ -100,64 +104,94 @@ def load(
         ``ff.load("model").predict("bern", patients)``
     """
     folder = Path(path).expanduser()
-    about, digest = read_about(folder)
+    about, tensors = read(folder)
     try:
-        tensors, header, checked = sealed.read_tensors(folder / WEIGHTS)
-    except sealed.Damaged as error:
-        raise _refused(folder / WEIGHTS, error.reason) from error
-    if not checked or header.get("format") != about.format:
-        raise _refused(folder / WEIGHTS, "not the weights of a model of focusfl")
-    if header.get("about") != digest:
-        raise _refused(folder, f"{WEIGHTS} and {ABOUT} belong to different models, or one of them was edited")
-    names = header.get("names")
-    if not isinstance(names, list) or sorted(map(str, names)) != sorted(tensors):
-        raise _refused(folder / WEIGHTS, "its list of tensors is not that of its tensors")
-    tensors = {name: tensors[name] for name in names}
-    for name, v in tensors.items():
-        if (wrong := checkpoint.problem(name, v)) is not None:
-            raise _refused(folder / WEIGHTS, f"{name} {wrong}")
-    try:
-        method = algorithm or _own_method(about, allow_code) or about.algorithm()
-        named = None if about.loss == OWN_LOSS else about.loss
-        chosen = losses.resolve(named if loss is None else loss, about.classes, about.several)
-        task = Task(_network(about, tensors, network, allow_code), about.classes, chosen)
-        return _assembled(about, method, task, tensors)
+        with refuse_errors("its method, network and tensors do not fit together"):
+            method = algorithm or _own_method(about, allow_code) or about.algorithm()
+            named = None if about.loss == OWN_LOSS else about.loss
+            chosen = losses.resolve(named if loss is None else loss, about.classes, about.several)
+            task = Task(_network(about, tensors, network, allow_code), about.classes, chosen)
+            return _assembled(about, method, task, tensors)
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
 
 
-def read_about(folder: Path) -> tuple[About, str]:
-    """Read and check model.json alone; return it with its digest.
+def read(folder: Path) -> tuple[About, dict[str, Tensor]]:
+    """Read both files, and check that they are whole and belong together. Nothing is built from them.
 
     Raises:
-        InputError: It is missing, damaged, of a newer release or not a model's.
+        InputError: A file is missing, damaged, of a newer release or not a model's.
     """
-    path = folder / ABOUT
-    if not folder.is_dir() or not path.is_file():
+    if not folder.is_dir() or not (folder / ABOUT).exists():
         raise InputError(f"{folder}: no model here (no {ABOUT}); name the folder that save wrote")
+    for path in (folder / ABOUT, folder / WEIGHTS):
+        if path.is_symlink() or not path.is_file():  # reading a pipe may never end
+            raise _refused(path, "missing, or not a regular file")
+    with refuse_errors(f"{folder}: not a model that can be used"):
+        about, digest = _read_about(folder / ABOUT)
+        return about, _read_tensors(folder / WEIGHTS, about, digest)
+
+
+def _read_about(path: Path) -> tuple[About, str]:
+    """Return what model.json says, and its digest."""
     if path.stat().st_size > MAX_ABOUT_BYTES:
-        raise _refused(path, "too large")
+        raise _refused(path, f"larger than {MAX_ABOUT_BYTES:,} bytes")
     raw = files.read_json(path)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise _refused(path, "not a model of focusfl")
+    _check_plain(raw, path)
     version = raw.get("version")
-    if isinstance(version, int) and version > VERSION:
+    if type(version) is not int or version < 1:
+        raise _refused(path, "it does not say which version of the format it has")
+    if version > VERSION:
         newer = f"a newer focusfl wrote it (version = {version}, this one reads {VERSION})"
         raise InputError(f"{path}: {newer}: update focusfl")
     if sealed.KEY not in raw:
         raise _refused(path, "its digest is missing")
     try:
-        content = sealed.strip_digest(raw, path)
+        about = About.model_validate(sealed.strip_digest(raw, path))
     except sealed.Damaged as error:
         raise _refused(path, error.reason) from error
-    try:
-        about = About.model_validate(content)
-    except (ValidationError, RecursionError) as error:
-        reason = describe_error(error) if isinstance(error, ValueError) else "nested too deeply"
-        raise _refused(path, reason) from error
+    except ValidationError as error:
+        raise _refused(path, describe_error(error)) from error
     if about.results is not None:
         read_row({**about.results, "seconds": 0.0}, path)
     return about, _hex(raw)
+
+
+def _check_plain(value: object, path: Path, depth: int = MAX_DEPTH) -> None:
+    """Refuse what is nested too deeply or has too many keys, and text that cannot be written as UTF-8."""
+    if isinstance(value, str) and not value.isascii():
+        value.encode()
+    if isinstance(value, dict | list):
+        if not depth:
+            raise _refused(path, "nested too deeply")
+        if isinstance(value, dict) and len(value) > MAX_KEYS:
+            raise _refused(path, f"an object has more than {MAX_KEYS} keys")
+        for inner in [*value, *value.values()] if isinstance(value, dict) else value:
+            _check_plain(inner, path, depth - 1)
+
+
+def _read_tensors(path: Path, about: About, digest: str) -> dict[str, Tensor]:
+    """Return the tensors that belong to a model.json with this digest."""
+    try:
+        tensors, header, checked = sealed.read_tensors(path)
+    except sealed.Damaged as error:
+        raise _refused(path, error.reason) from error
+    if not checked or header.get("format") != about.format:
+        raise _refused(path, "not the weights of a model of focusfl")
+    if header.get("about") != digest:
+        raise _refused(path.parent, f"{WEIGHTS} and {ABOUT} belong to different models, or one of them was edited")
+    names = header.get("names")
+    if not isinstance(names, list) or {*names} != tensors.keys() or len(names) != len(tensors):
+        raise _refused(path, "its list of tensors is not that of its tensors")
+    folders = {name[:i] for name in names for i, letter in enumerate(name) if letter == "/"}
+    if folders & tensors.keys():
+        raise _refused(path, "a tensor has the name of a group of tensors")
+    for name, v in tensors.items():
+        if (wrong := checkpoint.problem(name, v)) is not None:
+            raise _refused(path, f"{name} {wrong}")
+    return {name: tensors[name] for name in names}
 
 
 def _hex(described: dict[str, Any]) -> str:
@@ -188,8 +222,10 @@ def _network(about: About, tensors: dict[str, Tensor], given: Network | None, al
     if not isinstance(spec, OwnSpec) and given is None:
         with torch.device("meta"):  # nothing is allocated before the size is known
             size = sum(p.numel() for p in spec.build().parameters())
-        if size > 1_000_000 + 100 * sum(v.numel() for v in tensors.values()):
+        if size > 2 * sum(v.numel() for v in tensors.values()):
             raise InputError("the network it describes is larger than its weights")
+        if spec.activations(about.inputs.shape) > MAX_ACTIVATIONS:
+            raise InputError(f"its examples, of shape {about.inputs.shape}, are too large for its network")
         with torch.random.fork_rng(devices=[]):
             return spec.build()
     if given is None and isinstance(spec, OwnSpec):
@@ -222,6 +258,8 @@ def _assembled(about: About, method: Algorithm, task: Task, tensors: dict[str, T
     shape = list(inputs.shape)
     if any(list(v.shape) != shape or v.dtype != torch.float32 for v in scaling.values()):
         raise InputError(f"the scaling of its inputs does not fit examples of shape {shape}")
+    if about.inputs.scaled and not (scaling["deviation"] > 0).all():
+        raise InputError("the deviations that its inputs are divided by are not all positive")
     if (about.agents and not shape) or (inputs.columns and [len(inputs.columns)] != shape):
         raise InputError(f"it names {len(inputs.columns)} columns for examples of shape {shape}")
     if about.labels and len(about.labels) != about.classes:
@@ -229,13 +267,13 @@ def _assembled(about: About, method: Algorithm, task: Task, tensors: dict[str, T
     A = len(about.agents)
     if len(set(about.agents)) != A or any(v.dim() == 0 or len(v) != A for v in flatten(states).values()):
         raise InputError("its agents do not fit their names")
-    if A and not _has_models_of(task, tensors):
+    if not _has_models_of(task, tensors):
         raise InputError("its weights do not fit the network it describes")
     if about.received and A != 1:
         raise InputError(f"it is said to be one node's, but has {A} agents")
     common = (method, task, server, states, tuple(about.agents), inputs, tuple(about.labels))
     model = TrainedModel(*common, about.train_options(), about.seed, about.received, about)
-    _try(model)
+    try_model(model)
     return model
 
 
@@ -246,18 +284,3 @@ def _has_models_of(task: Task, tensors: dict[str, Tensor]) -> bool:
         if not any(v.shape[v.dim() - w.dim() :] == w.shape for v in stored):
             return False
     return True
-
-
-def _try(model: TrainedModel) -> None:
-    """Predict two examples with the first and the last agent; what does not fit fails here."""
-    kind = torch.long if model.inputs.tokens else torch.float32
-    x = torch.zeros(2, *model.inputs.shape, dtype=kind)
-    for e in sorted({0, len(model.agents) - 1}) if model.agents else []:
-        try:
-            p = model._predict(*model.state_of(e), x)
-        except Exception as error:  # tensors from a file can make a method raise anything
-            reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}" if str(error) else ""
-            raise InputError(f"its tensors do not fit its method and network ({reason})") from error
-        wanted = (2,) if model.classes is None else (2, model.classes)
-        if tuple(p.shape) != wanted or not torch.isfinite(p).all():
-            raise InputError(f"it predicts {list(p.shape)} for two examples, expected {list(wanted)}, all finite")

@@ -19,7 +19,7 @@ from focusfl.models.task import Task
 from focusfl.run.saved.about import OWN_LOSS, About, InputsAbout
 from focusfl.run.saved.members import Mixture, members, predict
 from focusfl.run.saved.unlabelled import Unlabelled, how_sure
-from focusfl.util.errors import InputError, nearest
+from focusfl.util.errors import InputError, nearest, refuse_errors
 
 Format = Literal["onnx", "pt2", "safetensors"]
 
@@ -110,7 +110,14 @@ class TrainedModel:
         Raises:
             InputError: The data does not fit, or the method cannot take newcomers.
         """
-        inputs = self.inputs.tensor(x, encode).to(self._device, copy=True)  # aligned, as in `_predict`
+        with refuse_errors("the newcomer cannot be assigned"):
+            inputs = self.inputs.tensor(x, encode)
+            newcomer = self._assign(inputs, y)
+            self._predict(newcomer.view, newcomer.state, inputs)  # they must be numbers
+            return newcomer
+
+    def _assign(self, x: Tensor, y: Any) -> Newcomer:
+        inputs = x.to(self._device, copy=True)  # aligned, as in `_predict`
         form = replace(self.inputs, shape=tuple(inputs.shape[1:]))  # a server does not know the shape
         if y is None:
             agent = Unlabelled(self.task, inputs, self.train, self.seed)
@@ -169,8 +176,13 @@ class TrainedModel:
         return view, take(self.states, e)
 
     def _predict(self, view: State, state: State, x: Tensor) -> Tensor:
-        x = x.to(self._device, copy=True)  # kernels round differently where memory is not aligned
-        return predict(self.algorithm, view, state, self.task, x)
+        with refuse_errors("the examples do not fit the model"):
+            x = x.to(self._device, copy=True)  # kernels round differently where memory is not aligned
+            p = predict(self.algorithm, view, state, self.task, x)
+        if not torch.isfinite(p).all():
+            row = int((~torch.isfinite(p.reshape(len(p), -1))).any(1).nonzero()[0])
+            raise InputError(f"the model predicts NaN or infinity for row {row}: do not use it for such examples")
+        return p
 
     @property
     def _device(self) -> torch.device:
