@@ -94,6 +94,13 @@ class Inputs:
             return x
         return (x - self.mean.to(x.device)) / self.deviation.to(x.device)
 
+    def unscaled(self, x: Tensor) -> Tensor:
+        """Return the raw values of scaled ones, correct to the last digits of float32."""
+        if self.mean is None or self.deviation is None:
+            return x
+        mean, deviation = (v.to(x.device, torch.float64) for v in (self.mean, self.deviation))
+        return (x.double() * deviation + mean).float()
+
     def tensor(self, x: Any, encode: Encode | None = None) -> Tensor:
         """Return new examples as the network takes them: columns in order, scaled.
 
