@@ -34,3 +34,10 @@ def test_raw_values_are_those_of_the_files(result, tmp_path):
     for e in range(raw.E):
         for a, b in ((raw.train(e), scaled.train(e)), (raw.test(e), scaled.test(e))):
             assert torch.allclose(a.x, b.x, rtol=2e-7, atol=0) and torch.equal(a.y, b.y)
+
+
+def test_all_files_of_a_model_may_be_read_by_the_same_people(saved, tmp_path):
+    exported = ff.load(saved).export("bern", "safetensors", tmp_path / "bern.safetensors")
+    (tmp_path / "plain").touch()
+    modes = {path.stat().st_mode for path in [*saved.iterdir(), exported, tmp_path / "plain"]}
+    assert len(modes) == 1
