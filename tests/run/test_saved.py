@@ -277,7 +277,7 @@ def test_without_labels_confidence_decides_and_admits_that_it_cannot_tell():
 
 def test_regression_and_local_say_why_they_cannot_assign(ragged):
     fed = ff.data.synthetic()
-    with pytest.raises(InputError, match="regression has none: give y"):
+    with pytest.raises(InputError, match="regression has none: give labels"):
         ff.fit(ff.Focus(M=2), fed, rounds=1).assign(fed.test(0).x)
     with pytest.raises(InputError, match="Local shares no model"):
         ff.fit(ff.Local(), ragged, rounds=1).assign(*ragged.test(0))
