@@ -116,6 +116,10 @@ def load(
     for name, v in tensors.items():
         if (wrong := checkpoint.problem(name, v)) is not None:
             raise _refused(folder / WEIGHTS, f"{name} {wrong}")
+    if algorithm is not None and not isinstance(algorithm, Algorithm):
+        kind = algorithm.__name__ if isinstance(algorithm, type) else type(algorithm).__name__
+        hint = f"the class {kind}: pass {kind}()" if isinstance(algorithm, type) else f"{kind}"
+        raise InputError(f"algorithm: expected a method with its options, found {hint}")
     try:
         method = algorithm or _own_method(about, allow_code) or about.algorithm()
         named = None if about.loss == OWN_LOSS else about.loss
@@ -134,7 +138,7 @@ def read_about(folder: Path) -> tuple[About, str]:
     """
     path = folder / ABOUT
     if not folder.is_dir() or not path.is_file():
-        raise InputError(f"{folder}: no model here (no {ABOUT}); name the folder that save wrote")
+        raise _no_model(folder)
     if path.stat().st_size > MAX_ABOUT_BYTES:
         raise _refused(path, "too large")
     raw = files.read_json(path)
@@ -160,6 +164,17 @@ def read_about(folder: Path) -> tuple[About, str]:
     return about, _hex(raw)
 
 
+def _no_model(folder: Path) -> InputError:
+    """Say what a folder without a model is: missing, a file, or a folder above one."""
+    if not folder.exists():
+        return InputError(f"{folder}: no such folder; name the folder of a saved model")
+    if not folder.is_dir():
+        return InputError(f"{folder}: a file; name the folder of a saved model, the one with {ABOUT}")
+    below = sorted({*folder.glob(f"model/{ABOUT}"), *folder.glob(f"runs/*/model/{ABOUT}")})
+    hint = f"there is one in {below[0].parent}" if below else "name the folder that save wrote"
+    return InputError(f"{folder}: no model here (no {ABOUT}); {hint}")
+
+
 def _hex(described: dict[str, Any]) -> str:
     """The digest of model.json without its prefix: with it, it would pass for the digest of the weights."""
     return str(described[sealed.KEY]).removeprefix(sealed.KIND)
@@ -174,7 +189,9 @@ def _own_method(about: About, allow_code: bool) -> Algorithm | None:
     if ":" not in about.method:
         return None
     if not allow_code:
-        raise InputError(f"its method is {about.method}, code of its owner: pass algorithm=, or allow_code=True")
+        raise InputError(
+            f"its method is {about.method}, code of its owner: pass algorithm=, or allow_code=True (--allow-code)"
+        )
     kind = load_object(about.method)
     if not isinstance(kind, type) or not issubclass(kind, Algorithm):
         raise InputError(f"{about.method} is not a method: expected a subclass of Algorithm")
@@ -195,7 +212,7 @@ def _network(about: About, tensors: dict[str, Tensor], given: Network | None, al
     if given is None and isinstance(spec, OwnSpec):
         named = f" ({spec.function})" if spec.function else ""
         if not allow_code or not spec.function:
-            allow = ", or allow_code=True" if spec.function else ""
+            allow = ", or allow_code=True (--allow-code)" if spec.function else ""
             raise InputError(f"its network is not one of focusfl's{named}: pass network={allow}")
         given = load_object(spec.function)
     with torch.random.fork_rng(devices=[]):
