@@ -225,8 +225,7 @@ def test_columns_may_come_in_any_order_and_raw(hospitals):
     by_hand = result.setup.engine  # the engine's own evaluation is on scaled features
     scores = by_hand.evaluate(result.setup.algorithm, result.server, result.states)
     for e, name in enumerate(fed.agents):
-        x, y = fed.test(e)
-        raw = x * fed.deviation + fed.mean
+        raw, y = fed.test(e)
         p = model.predict(name, raw)
         assert -p.gather(1, y[:, None]).log().mean() == pytest.approx(float(scores.loss[e]), abs=1e-4)
         columns = {"pressure": raw[:, 1].tolist(), "id": list(range(len(raw))), "age": raw[:, 0].tolist()}
@@ -312,7 +311,7 @@ def test_without_labels_confidence_decides_and_admits_that_it_cannot_tell():
 
 def test_regression_and_local_say_why_they_cannot_assign(ragged):
     fed = ff.data.synthetic()
-    with pytest.raises(InputError, match="regression has none: give y"):
+    with pytest.raises(InputError, match="regression has none: give labels"):
         ff.fit(ff.Focus(M=2), fed, rounds=1).assign(fed.test(0).x)
     with pytest.raises(InputError, match="Local shares no model"):
         ff.fit(ff.Local(), ragged, rounds=1).assign(*ragged.test(0))
@@ -578,7 +577,7 @@ def test_predictions_that_are_not_numbers_are_refused(every_method, hospitals, t
     tiny = forged(hospitals[-1], tmp_path, tensors=lambda t: t | {"inputs/deviation": torch.full((2,), 1e-45)})
     for words in (
         ("predict", tiny, tmp_path / "new.csv", "--agent", "bern"),
-        ("assign", tiny, tmp_path / "new.csv"),
+        ("assign", tiny, tmp_path / "new.csv", "--no-labels"),
     ):
         assert refused(focusfl(*words), "row 0")
 
@@ -622,7 +621,7 @@ def test_names_in_a_model_control_neither_terminal_shell_nor_spreadsheet(every_m
             focusfl("predict", folder, new, "--agent", "0"),
             focusfl("predict", folder, new, "--agent", "1", "--out", tmp_path / "out.csv", "--overwrite"),
             focusfl("assign", folder, new),
-            focusfl("export", folder, tmp_path / "o.safetensors", "--agent", "1"),
+            focusfl("export", folder, tmp_path / "o.safetensors", "--agent", "1", "--overwrite"),
         ]
         assert [ended.code for ended in ends] == [0, 2, 0, 0, 0, 0], ends
         assert not any("\x1b" in ended.out + ended.err for ended in ends)

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from focusfl.util import files
 
@@ -48,3 +50,11 @@ def test_what_killed_processes_left_is_removed(tmp_path):
         (tmp_path / name).touch()
     files.remove_temporary_files(tmp_path)
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [".lock", "kept.tmp"]
+
+
+def test_the_umask_decides_who_may_read_whatever_library_wrote_it(tmp_path):
+    (tmp_path / "plain").touch()
+    mode = (tmp_path / "plain").stat().st_mode
+    for name, private in (("open", False), ("secret", True)):
+        files.write(tmp_path / name, lambda path: save_file({"a": torch.zeros(1)}, path), private)
+        assert (tmp_path / name).stat().st_mode == (mode & ~0o077 if private else mode)

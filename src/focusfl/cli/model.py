@@ -15,10 +15,14 @@ from focusfl.util.files import visible
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from focusfl.run.saved.trained import TrainedModel
+    from focusfl.data.own.inputs import NewData
+    from focusfl.run.saved.trained import Newcomer, TrainedModel
 
 ModelFolder = Annotated[Path, typer.Argument(help="A saved model, for example runs/NAME/runs/focus-seed0/model")]
 Agent = Annotated[str | None, typer.Option("--agent", help="Name or number of the agent whose model is used")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out names, if it exists")]
+NOT_CSV = (".npz", ".npy", ".json", ".xlsx")  # names that promise another format than what would be written
+TIE = 0.02  # labels that differ by less do not tell clusters apart
 AllowCode = Annotated[
     bool, typer.Option("--allow-code", help="Import the model's own network or method: only for files you trust")
 ]
@@ -28,36 +32,36 @@ def predict(
     model: ModelFolder,
     file: Annotated[Path, typer.Argument(help="New examples: csv, parquet or npz; columns in any order")],
     agent: Agent = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The csv file to write (default: print it)")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="The csv or parquet file to write")] = None,
+    overwrite: Overwrite = False,
     allow_code: AllowCode = False,
 ) -> None:
     """Predict new examples with the model of one agent: classes and probabilities, or values."""
-    import csv
-    import io
-
     from focusfl.util import files
 
-    if out is not None and out.exists() and not overwrite:
-        raise InputError(f"{out} exists: choose another file, or --overwrite")
+    if out is not None:
+        _check_out(out, model, overwrite)
+        if out.suffix.lower() in NOT_CSV:
+            raise InputError(f"{out}: predictions are written as csv or parquet: choose another name")
     trained = _load(model, allow_code)
     chosen = _agent(trained, agent)
     new = trained.inputs.read(file)
-    _say_others(new.others, file)
+    if new.others:
+        _note(f"{file}: not inputs of the model, carried over: {', '.join(new.others)}")
     predictions = trained.predict(chosen, new.x)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    names, columns = _columns(trained, predictions)
-    carried = {} if new.y is None else {_cell(trained.inputs.label): [str(label) for label in new.y]}
-    carried = new.others | carried
-    writer.writerow([*carried, *names])
-    writer.writerows(zip(*carried.values(), *columns, strict=True))
+    added = _columns(trained, predictions)
+    table = _carried(trained, new, added, file) | added
+    name = visible(trained.agents[chosen])
+    _note(f"predicted with the model of {name}")
     if out is None:
-        print(text.getvalue(), end="")
+        print(_csv(table), end="")
         return
     files.make_folder(out.parent)
-    files.write_text(out, text.getvalue())
-    print(f"{len(predictions)} predictions with the model of {visible(trained.agents[chosen])}: {out}")
+    if out.suffix.lower() == ".parquet":
+        _write_parquet(out, table)
+    else:
+        files.write_text(out, _csv(table))
+    print(f"{len(predictions)} predictions with the model of {name}: {out}")
 
 
 def assign(
@@ -67,35 +71,65 @@ def assign(
         Path | None, typer.Option("--out", help="Save the newcomer's own model in this folder, for focusfl predict")
     ] = None,
     name: Annotated[str, typer.Option("--name", help="The newcomer's name in that model")] = "newcomer",
+    overwrite: Overwrite = False,
+    no_labels: Annotated[
+        bool, typer.Option("--no-labels", help="Assign by the models' confidence, without labels")
+    ] = False,
     allow_code: AllowCode = False,
 ) -> None:
     """Find the models that suit a newcomer who did not train."""
+    from focusfl.data.own.inputs import label_numbers
+
+    if out is not None:
+        _check_out(out, model, overwrite)
     trained = _load(model, allow_code)
     new = trained.inputs.read(file)
-    _say_others(new.others, file)
-    newcomer = trained.assign(new.x, new.y)
-    how = (
-        f"by its {len(new.x)} labelled examples"
-        if new.y is not None
-        else f"by {len(new.x)} examples without labels"
-    )
-    pi = newcomer.pi
-    if pi is None:
-        print(f"The newcomer predicts with the model that {visible(trained.about.title)} gives to new agents.")
-    else:
-        m = int(pi.argmax())
-        others = [
-            visible(name) for name, group in zip(trained.agents, _clusters(trained), strict=False) if group == m
-        ]
-        shared = f", with {', '.join(others[:10])}{' and others' if len(others) > 10 else ''}" if others else ""
-        print(f"The newcomer belongs to cluster {m}{shared}: label {float(pi[m]):.3f}, {how}.")
-        print("Labels: " + ", ".join(f"{k}: {float(p):.3f}" for k, p in enumerate(pi) if p > 5e-4))
-    if newcomer.sure is not None:
-        print(f"How sure: {newcomer.sure:.0%}, the mean label of that cluster over resamples of the examples.")
-        print("Without labels this says which model is most confident, not which is right: check with labels.")
+    if new.y is None and not no_labels:
+        _miss_labels(trained, new, file)
+    if new.others:
+        _note(f"{file}: not inputs of the model, not used: {', '.join(new.others)}")
+    y = None if no_labels or new.y is None else label_numbers(new.y, trained.labels, trained.classes, new.at)
+    newcomer = trained.assign(new.x, y)
+    print("\n".join(_assignment(trained, newcomer)))
     if out is not None:
         newcomer.as_model(name).save(out)
         print(f"The newcomer's model: {out}")
+
+
+def _miss_labels(model: TrainedModel, new: NewData, file: Path) -> None:
+    """Say that there are no labels; refuse a file whose label column may be misspelt."""
+    from focusfl.data.own.inputs import resembling
+
+    label = model.inputs.label
+    similar = resembling(label, new.others)
+    if similar is not None:
+        hint = "Then rename that column; if there are no labels, use --no-labels"
+        raise InputError(f"{file}: no column {label!r}; did you mean {similar!r}? {hint}")
+    what = "no y" if model.inputs.kind == "arrays" else f"no label column {label!r}"
+    _note(f"{file}: {what}: the models' confidence decides (--no-labels asks for that)")
+
+
+def _assignment(model: TrainedModel, newcomer: Newcomer) -> list[str]:
+    """Say to which cluster a newcomer belongs, with whom, and how sure that is."""
+    n, pi = newcomer.examples, newcomer.pi
+    how = f"by its {n} labelled examples" if newcomer.labelled else f"by {n} examples without labels"
+    if pi is None:
+        return [f"The newcomer predicts with the model that {visible(model.about.title)} gives to new agents."]
+    m, labels = int(pi.argmax()), sorted(pi.tolist(), reverse=True)
+    if len(labels) > 1 and labels[0] - labels[1] < TIE:
+        lines = [f"Cannot tell to which cluster the newcomer belongs, {how}: its model is a mixture of several."]
+    else:
+        others = [name for name, group in zip(model.agents, _clusters(model), strict=False) if group == m]
+        names = visible(", ".join(others[:10]))
+        shared = f", with {names}{' and others' if len(others) > 10 else ''}" if others else ""
+        lines = [f"The newcomer belongs to cluster {m}{shared}: label {float(pi[m]):.3f}, {how}."]
+    lines.append("Labels: " + ", ".join(f"{k}: {float(p):.3f}" for k, p in enumerate(pi) if p > 5e-4))
+    if newcomer.sure is not None:
+        lines += [
+            f"How sure: {newcomer.sure:.0%}, the mean label of that cluster over resamples of the examples.",
+            "Without labels this says which model is most confident, not which is right: check with labels.",
+        ]
+    return lines
 
 
 def show(model: ModelFolder) -> None:
@@ -120,9 +154,13 @@ def export(
     format: Annotated[
         str, typer.Option("--format", help="onnx, pt2 or safetensors (default: by the file's name)")
     ] = "",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists")] = False,
     allow_code: AllowCode = False,
 ) -> None:
     """Write an agent's predictor for use without focusfl; the file is checked."""
+    if out.is_dir():
+        raise InputError(f"{out}: a folder; name the file to write, for example {out / 'model.onnx'}")
+    _check_out(out, model, overwrite)
     trained = _load(model, allow_code)
     chosen = _agent(trained, agent)
     kind: Any = format or out.suffix.removeprefix(".")
@@ -148,15 +186,14 @@ def _clusters(model: TrainedModel) -> list[int]:
     return [] if results is None else list(results["clusters"])
 
 
-def _columns(model: TrainedModel, predictions: Tensor) -> tuple[list[str], list[list[str]]]:
-    """Return the names and the cells of the columns that are added: predictions, and probabilities of classes."""
+def _columns(model: TrainedModel, predictions: Tensor) -> dict[str, list[Any]]:
+    """Return the columns that are added: predictions, and the probabilities of the classes."""
     if model.classes is None:
-        return ["prediction"], [[repr(v) for v in predictions.tolist()]]
+        return {"prediction": predictions.tolist()}
     names = model.labels or tuple(str(c) for c in range(model.classes))
     cells = [_cell(name) for name in names]
-    chosen = [cells[c] for c in predictions.argmax(1).tolist()]
-    shares = [[f"{p:.6f}" for p in column] for column in predictions.T.tolist()]
-    return ["prediction", *(f"p_{visible(name)}" for name in names)], [chosen, *shares]
+    shares = {f"p_{visible(name)}": column for name, column in zip(names, predictions.T.tolist(), strict=True)}
+    return {"prediction": [cells[c] for c in predictions.argmax(1).tolist()], **shares}
 
 
 def _cell(name: str) -> str:
@@ -173,6 +210,56 @@ def _cell(name: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
-def _say_others(others: dict[str, list[str]], file: Path) -> None:
-    if others:
-        print(f"note: {file}: not inputs of the model, carried over: {visible(', '.join(others))}", file=sys.stderr)
+def _carried(model: TrainedModel, new: NewData, added: dict[str, list[Any]], file: Path) -> dict[str, list[str]]:
+    """Return the columns of the file that are no inputs; those that would be there twice get another name."""
+    carried = dict(new.others)
+    if new.y is not None:
+        carried[_cell(model.inputs.label)] = ["" if label is None else str(label) for label in new.y]
+    for name in [name for name in carried if name in added]:
+        other = f"{name}_before"
+        while other in carried or other in added:
+            other += "_before"
+        carried = {other if key == name else key: cells for key, cells in carried.items()}
+        _note(f"{file}: its column {name!r} is now {other!r}: the new predictions have that name")
+    return carried
+
+
+def _csv(table: dict[str, list[Any]]) -> str:
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table)
+    shown = [
+        [f"{cell:.6f}" if name.startswith("p_") and isinstance(cell, float) else cell for cell in cells]
+        for name, cells in table.items()
+    ]
+    writer.writerows(zip(*shown, strict=True))
+    return text.getvalue()
+
+
+def _write_parquet(path: Path, table: dict[str, list[Any]]) -> None:
+    import importlib
+
+    from focusfl.util import files
+
+    try:
+        arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise InputError(f'{path}: writing it needs pyarrow: pip install "focusfl[tables]"') from error
+    files.write(path, lambda temporary: parquet.write_table(arrow.table(table), temporary))
+
+
+def _check_out(out: Path, model: Path, overwrite: bool) -> None:
+    """Refuse to write over something, or into the model that is used."""
+    place, used = out.expanduser().resolve(), model.expanduser().resolve()
+    if place == used or used in place.parents:
+        raise InputError(f"{out} is the model that is used, or inside it: choose another place")
+    empty = out.is_dir() and not any(out.iterdir())
+    if out.exists() and not empty and not overwrite:
+        raise InputError(f"{out} exists: choose another name, or --overwrite")
+
+
+def _note(text: str) -> None:
+    print(visible(f"note: {text}"), file=sys.stderr)

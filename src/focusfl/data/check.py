@@ -31,6 +31,9 @@ def as_data(where: str, pair: tuple[Any, Any], tokens: bool = False) -> Data:
         x, y = pair
     except (TypeError, ValueError) as error:
         raise InputError(f"{where}: expected a pair (x, y), found {type(pair).__name__}") from error
+    if _has_words(y):
+        number = "names = sorted({*y}); y = [names.index(label) for label in y]"
+        raise InputError(f"{where}, y: the labels are words, not numbers; for all agents alike: {number}")
     x, y = as_inputs(f"{where}, x", x), _tensor(f"{where}, y", y)
     if y.dim() == 2 and y.shape[1] == 1:
         y = y.squeeze(1)
@@ -40,6 +43,16 @@ def as_data(where: str, pair: tuple[Any, Any], tokens: bool = False) -> Data:
         raise InputError(f"{where}: y has shape {list(y.shape)}; several labels per example must each be 0 or 1")
     numbers = y.is_floating_point() or y.dim() == 2
     return Data(x.long() if tokens else x.float(), y.float() if numbers else y.long())
+
+
+def _has_words(y: Any) -> bool:
+    if isinstance(y, Tensor):
+        return False
+    try:
+        values = np.asarray(y)
+    except ValueError:  # rows of different lengths
+        return False
+    return values.dtype.kind in "US" or (values.dtype == object and any(isinstance(v, str) for v in values.flat))
 
 
 def as_inputs(where: str, x: Any) -> Tensor:

@@ -181,7 +181,7 @@ class Federation:
         if not (self.training.sizes > 1).any():
             raise InputError(f"validation = {share}: every agent has one training example, none can be set aside")
         none = slice(0, 0)
-        each = [self.train(e) for e in range(self.E)]
+        each = [self.training.of(e) for e in range(self.E)]
         pairs = [
             _split(d, share, seed, e, VALIDATION) if len(d.y) > 1 else (d, Data(d.x[none], d.y[none]))
             for e, d in enumerate(each)

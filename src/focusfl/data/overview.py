@@ -49,7 +49,7 @@ def overview(
     for e in range(min(fed.E, MAX_AGENTS)):
         cells: list[object] = [f"{e} {agents[e]}" if agents else e, int(n[e]), bar(int(n[e]), int(n.max()))]
         cells += [int(held[e]), *([int(fed.clusters[e])] if fed.clusters is not None else [])]
-        rows.append([*cells, _labels(fed.train(e).y, fed.classes, labels)])
+        rows.append([*cells, _labels(fed.training.of(e).y, fed.classes, labels)])
     left = [f"The first {MAX_AGENTS} of {fed.E} agents are shown."] * (fed.E > MAX_AGENTS)
     return card(f"Federation {fed.name}", *map(paragraph, about), table(head, rows), *map(paragraph, left))
 

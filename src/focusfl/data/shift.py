@@ -137,7 +137,7 @@ def unequal(fed: Federation, ratio: float, seed: int = 0) -> Federation:
     shares = rng.permutation(np.geomspace(1, 1 / ratio, fed.E))
     parts = []
     for e, share in enumerate(shares):
-        data = fed.train(e)
+        data = fed.training.of(e)
         kept = max(round(len(data.y) * share), 1)
         rows = torch.from_numpy(np.sort(rng.permutation(len(data.y))[:kept]))
         parts.append(Data(data.x[rows], data.y[rows]))
@@ -277,7 +277,7 @@ def _keep_few(
     _check_seed(seed)
     parts = []
     for e in range(fed.E):
-        data = fed.train(e)
+        data = fed.training.of(e)
         if e in agents:
             drawn = np.random.default_rng([seed, 13, e]).permutation(len(data.y))[:n]
             rows = repeat(torch.from_numpy(np.sort(drawn)), len(data.y))

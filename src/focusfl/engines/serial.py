@@ -22,7 +22,7 @@ class Serial(Engine):
         total, rows = RunningSum(), []
         lr = self.train.lr_at(t, self.rounds)
         for e in cohort.tolist():
-            agent = LocalAgent(self.task, self.fed.train(e), self.train, lr, self.seed, t, e)
+            agent = LocalAgent(self.task, self.fed.training.of(e), self.train, lr, self.seed, t, e)
             view = algorithm.downlink(server, torch.tensor(e))
             state, upload = algorithm.local(view, take(states, e), agent)
             put(states, e, state)

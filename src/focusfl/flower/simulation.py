@@ -160,7 +160,7 @@ class Simulation:
 
 def _write(fed: Federation, folder: Path) -> None:
     for e in range(fed.E):
-        training, testing = fed.train(e), fed.test(e)
+        training, testing = fed.training.of(e), fed.testing.of(e)
         tensors = {"x": training.x, "y": training.y, "test_x": testing.x, "test_y": testing.y}
         if fed.validation is not None:
             tensors["validation_x"], tensors["validation_y"] = fed.validation.of(e)

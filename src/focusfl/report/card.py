@@ -43,7 +43,10 @@ def _what(about: Mapping[str, Any]) -> Iterator[str]:
         task = f"Which of {classes} labels an example has"
     names = f" ({', '.join(plain(name) for name in about['labels'])})" if about["labels"] else ""
     who = f"{len(agents)} agents" if agents else "a federation whose agents keep their own part"
-    if about["received"]:
+    joined = about.get("newcomer")
+    if joined is not None:
+        who = "a federation"
+    elif about["received"]:
         who = f"the agent {plain(agents[0])} of a federation, and holds what that agent received"
     form = about["inputs"]
     columns = f" with the columns {', '.join(plain(name) for name in form['columns'])}" if form["columns"] else ""
@@ -53,8 +56,24 @@ def _what(about: Mapping[str, Any]) -> Iterator[str]:
         f"It was trained by {plain(about['title'])} for {who}, in {about['rounds']} rounds with one seed, "
         f"{about['seed']}, by focusfl {plain(about['focusfl'])}."
     )
+    if joined is not None:
+        yield from _newcomer(plain(agents[0]), joined)
     if form["scaled"]:
         yield "Inputs are raw values: the scaling is part of the model."
+
+
+def _newcomer(name: str, joined: Mapping[str, Any]) -> Iterator[str]:
+    """How an agent that did not train came to its model."""
+    by = f"by its {joined['examples']} labelled examples"
+    if not joined["labelled"]:
+        by = f"by the confidence of the models on its {joined['examples']} examples without labels"
+    labels = ", ".join(f"{m}: {p:.3f}" for m, p in enumerate(joined["pi"] or []) if p > 5e-4)
+    yield f"The agent {name} did not train: it was assigned afterwards, {by}."
+    if labels:
+        yield f"Its labels are {labels}; they are the shares of the clusters' models in its own."
+    if not joined["labelled"]:
+        sure = "" if joined["sure"] is None else f"How sure that is: {joined['sure']:.0%}. "
+        yield f"{sure}Confidence is not correctness: check it with labels."
 
 
 def _fairness(row: Row, about: Mapping[str, Any]) -> Iterator[str]:
@@ -134,8 +153,18 @@ def _inside(about: Mapping[str, Any]) -> Iterator[str]:
 
 def _use(about: Mapping[str, Any]) -> Iterator[str]:
     agent = shlex.quote(visible(about["agents"][0])) if about["agents"] else ""  # no line ends: the fence holds
+    network = about["network"]
+    if network["kind"] == "own" and not network["function"]:
+        yield "Its network is its owner's: load the model in Python, with `ff.load(MODEL, network=make)`."
+        return
+    own = ":" in about["method"] or network["kind"] == "own"
+    allow = " --allow-code" if own else ""
     yield "```sh"
     if agent:
-        yield f"focusfl predict MODEL --agent {agent} new.csv --out predictions.csv"
-    yield "focusfl assign MODEL newcomer.csv"
+        yield f"focusfl predict MODEL --agent {agent} new.csv --out predictions.csv{allow}"
+    yield f"focusfl assign MODEL newcomer.csv{allow}"
     yield "```"
+    if own:
+        yield ""
+        yield "It needs code of its owner, which `--allow-code` imports: only if you trust the model. In Python,"
+        yield "`ff.load` takes that code as `network=` and `algorithm=`."

@@ -21,12 +21,20 @@ from focusfl.util.errors import InputError
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
-def write(path: Path, fill: Callable[[Path], Any]) -> None:
+# The permissions that this process takes away from new files. To read them is to set them for a moment, so they are
+# read once, before there are threads; what another file would get meanwhile is less, not more.
+_UMASK = os.umask(0o077)
+os.umask(_UMASK)
+
+
+def write(path: Path, fill: Callable[[Path], Any], private: bool = False) -> None:
     """Write a file atomically: a reader sees the complete file or none, and so it is after a power cut.
 
     Args:
         path: The file to write.
         fill: Writes the content to the temporary path it is called with; that file is then renamed to `path`.
+        private: Whether only the owner may read it; otherwise the umask decides, also where a library such as
+            safetensors writes the content.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -34,6 +42,7 @@ def write(path: Path, fill: Callable[[Path], Any]) -> None:
             fill(temporary)
         except SafetensorError as error:  # how safetensors reports a full disk
             raise OSError(errno.EIO, str(error), str(path)) from error
+        temporary.chmod(0o600 if private else 0o666 & ~_UMASK)
         sync_file(temporary)
         temporary.replace(path)
         sync_folder(path.parent)

@@ -69,6 +69,20 @@ class FolderFederation(Federation):
         """The standard deviation of each feature; 1 where it is constant. None if not scaled."""
         return None if self.inputs is None else self.inputs.deviation
 
+    def train(self, e: int) -> Data:
+        """Return the training examples of agent e as in the files: not scaled. `training` has them scaled."""
+        return self._raw(super().train(e))
+
+    def test(self, e: int) -> Data:
+        """Return the test examples of agent e as in the files: not scaled, as `model.predict` takes them.
+
+        `testing` has them scaled, as the network takes them.
+        """
+        return self._raw(super().test(e))
+
+    def _raw(self, data: Data) -> Data:
+        return data if self.inputs is None else Data(self.inputs.unscaled(data.x), data.y)
+
     def _repr_html_(self) -> str:
         return overview(self, self.agents, self.labels, self.columns)
 

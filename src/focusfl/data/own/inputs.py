@@ -6,10 +6,11 @@ examples may come as arrays, as a data frame, or from a file.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,7 +32,7 @@ from focusfl.data.own.readers import (
     require_regular,
     with_inputs,
 )
-from focusfl.util.errors import InputError
+from focusfl.util.errors import InputError, nearest
 
 Kind = Literal["a table", "text", "arrays", "images"]
 Encode = Callable[[list[str]], Tensor]
@@ -44,11 +45,13 @@ class NewData(NamedTuple):
         x: The examples as the model takes them, before scaling: [n, ...].
         y: Their labels as they are written; None if the file has none.
         others: The cells of all other columns, such as a patient's number, by column.
+        at: Says in which file and row the label of an example is, for messages.
     """
 
     x: Tensor
     y: list[Any] | None
     others: dict[str, list[str]]
+    at: Callable[[int], str]
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,13 @@ class Inputs:
             return x
         return (x - self.mean.to(x.device)) / self.deviation.to(x.device)
 
+    def unscaled(self, x: Tensor) -> Tensor:
+        """Return the raw values of scaled ones, correct to the last digits of float32."""
+        if self.mean is None or self.deviation is None:
+            return x
+        mean, deviation = (v.to(x.device, torch.float64) for v in (self.mean, self.deviation))
+        return (x.double() * deviation + mean).float()
+
     def tensor(self, x: Any, encode: Encode | None = None) -> Tensor:
         """Return new examples as the network takes them: columns in order, scaled.
 
@@ -105,10 +115,16 @@ class Inputs:
         Raises:
             InputError: A column is missing, or the examples have another shape or kind.
         """
-        if self.kind == "text" and isinstance(x, Sequence) and all(isinstance(text, str) for text in x):
-            x = self._encoded(list(x), encode)
-        elif self.columns and (isinstance(x, Mapping) or hasattr(x, "columns")):
-            x = self._from_columns({str(name): x[name] for name in (x if isinstance(x, Mapping) else x.columns)})
+        if isinstance(x, str):
+            raise InputError(f"x: expected examples, found {x[:40]!r}; put a text into a list, read a file first")
+        table = _columns_of(x)
+        if self.kind == "text" and table is not None:
+            self._require("x", table, (self.text,))
+            x = list(table[self.text])
+        elif table is not None and (self.columns or self.columns_digest):
+            x = self._from_columns(table)
+        if self.kind == "text" and _are_texts(x):
+            x = self._encoded([str(text) for text in x], encode)
         raw = as_inputs("x", x)
         if self.shape and tuple(raw.shape[1:]) != self.shape:
             wanted = f"{list(self.shape)}" + (f" ({', '.join(self.columns)})" if self.columns else "")
@@ -142,13 +158,14 @@ class Inputs:
             if "x" not in arrays or arrays.keys() - {"x", "y"}:
                 raise InputError(f"{path}: expected x, and y if there are labels; found {', '.join(arrays)}")
             x = as_inputs(f"{path}, x", arrays["x"])
-            return NewData(x, arrays["y"].tolist() if "y" in arrays else None, {})
+            y = arrays["y"].tolist() if "y" in arrays else None
+            return NewData(x, y, {}, lambda i: f"{path}, row {i} of y, counting from 0")
         if suffix not in (".csv", ".parquet") or self.kind == "arrays":
             expected = "an npz file" if self.kind == "arrays" else "a csv or parquet file"
             raise InputError(f"{path}: the model was trained on {self.kind}: expected {expected}")
         columns, places = _read_csv(path) if suffix == ".csv" else parquet_columns(path, max_mb)
         labels = columns.pop(self.label, None)
-        wanted = (self.text,) if self.kind == "text" else self.columns or self._sorted(path, columns)
+        wanted = (self.text,) if self.kind == "text" else self.columns or self._sorted(str(path), columns)
         self._require(str(path), columns, wanted)
         counted = "counting the header" if suffix == ".csv" else "counting from 1"
         contents = FileContents(path, self.kind, [], labels or [], places, counted, wanted)
@@ -157,26 +174,32 @@ class Inputs:
             x = self._encoded(texts, encode)
         else:
             cells = [
-                [parse_cell(cell, contents.at(i, name), self.text) for i, cell in enumerate(columns[name])]
-                for name in wanted
+                [parse_cell(cell, contents.at(i, name)) for i, cell in enumerate(columns[name])] for name in wanted
             ]
             x = torch.from_numpy(with_inputs(contents, np.array(cells, dtype=float).T.reshape(-1, len(wanted))).x)
         if not len(x):
             raise InputError(f"{path}: no examples; expected a header and rows")
-        others = {name: [str(cell) for cell in cells] for name, cells in columns.items() if name not in wanted}
-        return NewData(x, labels, others)
+        others = {
+            name: ["" if cell is None else str(cell) for cell in cells]
+            for name, cells in columns.items()
+            if name not in wanted
+        }
+        return NewData(x, labels, others, lambda i: contents.at(i, self.label))
 
-    def _sorted(self, path: Path, found: Mapping[str, Any]) -> tuple[str, ...]:
+    def _sorted(self, where: str, found: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the names of the columns, sorted, if they are those whose digest is known."""
         names = tuple(sorted(found))
         if columns_digest(names) != self.columns_digest:
-            raise InputError(f"{path}: its columns {', '.join(names)} are not those that the federation trained on")
+            raise InputError(
+                f"{where}: its columns {', '.join(names)} are not those that the federation trained on"
+            )
         return names
 
     def _from_columns(self, found: Mapping[str, Any]) -> Any:
-        self._require("x", found, self.columns)
+        wanted = self.columns or self._sorted("x", found)
+        self._require("x", found, wanted)
         try:
-            return np.stack([np.asarray(found[name], dtype=np.float64) for name in self.columns], 1)
+            return np.stack([np.asarray(found[name], dtype=np.float64) for name in wanted], 1)
         except (TypeError, ValueError) as error:
             raise InputError(f"x: expected one number per row in every column: {error}") from error
 
@@ -184,7 +207,9 @@ class Inputs:
         missing = [name for name in wanted if name not in found]
         if missing:
             extra = [name for name in found if name not in wanted]
+            similar = resembling(missing[0], extra)
             hint = f"; it also has {', '.join(extra)}" if extra else ""
+            hint = f"; did you mean {similar!r}? Then rename that column to {missing[0]!r}" if similar else hint
             raise InputError(f"{where}: no column {', '.join(missing)}, which the model was trained on{hint}")
 
     def _encoded(self, texts: list[str], encode: Encode | None) -> Tensor:
@@ -195,6 +220,34 @@ class Inputs:
 
             encode = embed
         return encode(texts).float()
+
+
+def _columns_of(x: Any) -> Mapping[str, Any] | None:
+    """Return the columns of a dict, of a data frame or of a table of pyarrow; None if x is none of these."""
+    if hasattr(x, "column_names") and hasattr(x, "to_pydict"):
+        x = x.to_pydict()
+    if not isinstance(x, Mapping) and not hasattr(x, "columns"):
+        return None
+    return {str(name): x[name] for name in (x if isinstance(x, Mapping) else x.columns)}
+
+
+def _are_texts(x: Any) -> bool:
+    """Whether x is a list, a column or an array of texts."""
+    if isinstance(x, Tensor) or not isinstance(x, Iterable):
+        return False
+    return all(isinstance(text, str) for text in x)
+
+
+def resembling(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like a name, apart from capital letters; None if none is like it.
+
+    Example:
+        >>> resembling("pressure", ["id", "Presure"]), resembling("diagnosis", ["id"])
+        ('Presure', None)
+    """
+    lower = {other.strip().lower(): other for other in known}
+    close = difflib.get_close_matches(name.strip().lower(), lower, n=1, cutoff=0.6)
+    return lower[close[0]] if close else None
 
 
 def columns_digest(names: Sequence[str]) -> str:
@@ -216,30 +269,61 @@ def _read_csv(path: Path) -> tuple[dict[str, list[Any]], list[int]]:
     return columns, places
 
 
-def label_numbers(y: Any, labels: Sequence[str], classes: int | None) -> Any:
+def label_numbers(
+    y: Any, labels: Sequence[str], classes: int | None, at: Callable[[int], str] | None = None
+) -> Any:
     """Turn labels as people write them into numbers: names of classes, or numbers, written or not.
 
     Args:
-        y: The labels.
+        y: The labels: a list, an array or a column of a data frame. Tensors, and arrays with several labels per
+            example, are returned as they are.
         labels: The names of the classes, if they have names.
         classes: The number of classes; None for regression.
+        at: Says where a label is, for messages; by default its row, counting from 0.
 
     Raises:
-        InputError: A label is not one of the classes, or not a number.
+        InputError: A label is empty, not one of the classes, or not a number; the message names the row.
 
     Example:
-        >>> label_numbers(["well", "ill"], ("ill", "well"), 2), label_numbers(["1", "0"], (), 2)
+        >>> label_numbers(["well", "ill"], ("ill", "well"), 2), label_numbers(np.array(["1", "0"]), (), 2)
         ([1, 0], [1, 0])
     """
-    if isinstance(y, Tensor | np.ndarray) or not any(isinstance(label, str) for label in y):
+    if isinstance(y, Tensor):
         return y
     try:
-        if labels:
-            return [list(labels).index(str(label).strip()) for label in y]
-        numbers = [float(label) for label in y]
-        if not all(math.isfinite(v) for v in numbers) or (classes is not None and any(v % 1 for v in numbers)):
-            raise ValueError("a class is a whole number")
-    except ValueError as error:
-        known = ", ".join(labels) or (f"0 to {classes - 1}" if classes else "numbers")
-        raise InputError(f"the labels: {error}; expected {known}") from error
-    return numbers if classes is None else [int(v) for v in numbers]
+        values = np.asarray(y)
+    except ValueError:  # rows of different lengths, which are refused later
+        return y
+    if values.ndim == 2 and values.shape[1] == 1:  # a data frame with one column
+        values = values[:, 0]
+    if values.ndim != 1:
+        return y
+    numbers = []
+    for i, label in enumerate(values.tolist()):
+        try:
+            numbers.append(_label_number(label, labels, classes))
+        except ValueError as error:
+            where = f"the labels, row {i}, counting from 0" if at is None else at(i)
+            raise InputError(f"{where}: {error}") from error
+    return numbers
+
+
+def _label_number(label: Any, labels: Sequence[str], classes: int | None) -> int | float:
+    """Return the number of one label; raise a ValueError that says what is wrong with it."""
+    word = label.decode(errors="replace") if isinstance(label, bytes) else label
+    word = word.strip() if isinstance(word, str) else word
+    if word is None or word == "" or (not isinstance(word, str) and str(word) in ("nan", "<NA>", "NaT")):
+        raise ValueError("the label is empty or NaN; fill it in, or remove the example")
+    if isinstance(word, str) and labels:
+        if word not in labels:
+            raise ValueError(f"label {word!r}: {nearest(word, labels)}")
+        return list(labels).index(word)
+    expected = "a finite number" if classes is None else f"0 to {classes - 1}"
+    try:
+        number = float(word)
+    except (TypeError, ValueError):
+        number = math.nan
+    whole = classes is None or (math.isfinite(number) and number % 1 == 0 and 0 <= number < classes)
+    if not math.isfinite(number) or not whole:
+        raise ValueError(f"label {word!r}: expected {', '.join(labels) or expected}")
+    return number if classes is None else int(number)

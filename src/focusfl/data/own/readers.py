@@ -240,14 +240,22 @@ def parse_number(kind: Callable[[str], Number], cell: str) -> Number:
     return kind(cell)
 
 
-def parse_cell(cell: Any, where: str, text: str) -> float:
-    """Return the number in a cell; an empty cell becomes NaN, which is refused later."""
+def parse_cell(cell: Any, where: str, text: str = "") -> float:
+    """Return the number in a cell; an empty cell becomes NaN, which is refused later.
+
+    Args:
+        cell: The cell.
+        where: Its place, for the message.
+        text: The option data.text, where the reader has it.
+    """
     cell = "" if cell is None else str(cell)
     try:
         return parse_number(float, cell) if cell.strip() else float("nan")
     except ValueError as error:
         short = cell if len(cell) < 40 else cell[:37] + "..."
-        raise InputError(f"{where}: {short!r} is not a number (if it is the text column, set data.text)") from error
+        hint = "write decimals with a point" if "," in cell else "fill in or remove such values"
+        hint = "if it is the text column, set data.text" if text else hint
+        raise InputError(f"{where}: {short!r} is not a number ({hint})") from error
 
 
 # --- arrays

@@ -160,7 +160,7 @@ class RunConfig:
             )
             pair, columns, inputs = (data.training, data.testing), data.columns, data.inputs
         elif self.fed is not None and e < self.fed.E:
-            pair = self.fed.train(e), self.fed.test(e)
+            pair = self.fed.training.of(e), self.fed.testing.of(e)
         else:
             raise Refused(f"agent {e} has no data: name its folder with --node-config 'data=\"...\"'")
         training, testing = checked_pair(pair, classes)

@@ -73,7 +73,7 @@ class Memory:
             header = {"focusfl": json.dumps({"t": t})}
             files.make_folder(self.path.parent)
             self._make_room(self.path)
-            files.write(self.path, lambda temporary: save_file(tensors, temporary, metadata=header))
+            files.write(self.path, lambda temporary: save_file(tensors, temporary, metadata=header), private=True)
 
     def forget(self) -> None:
         """Forget this run's state."""

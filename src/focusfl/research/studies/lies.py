@@ -98,7 +98,7 @@ class LyingAgents(Serial):
             return algorithm.downlink(server, torch.tensor(e))
 
         for e in cohort.tolist():
-            agent = LocalAgent(self.task, self.fed.train(e), self.train, lr, self.seed, t, e)
+            agent = LocalAgent(self.task, self.fed.training.of(e), self.train, lr, self.seed, t, e)
             new[e], upload = algorithm.local(view(e), take(states, e), agent)
             uploads[e] = self.lie(upload) if e in self.liars else upload
         sizes = dict(enumerate(self.fed.training.sizes.tolist()))

@@ -107,8 +107,8 @@ def mirrored_digits(seed: int = 0, kinds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)) 
         return (data.x.flip(2) if kind >= 4 else data.x), data.y
 
     return Federation.from_agents(
-        [view(fed.train(e), k) for e, k in enumerate(kinds)],
-        test=[view(fed.test(e), k) for e, k in enumerate(kinds)],
+        [view(fed.training.of(e), k) for e, k in enumerate(kinds)],
+        test=[view(fed.testing.of(e), k) for e, k in enumerate(kinds)],
         clusters=[sorted(set(kinds)).index(k) for k in kinds],
         classes=10,
         model=fed.recipe.model,

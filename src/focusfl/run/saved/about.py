@@ -63,6 +63,24 @@ class InputsAbout(BaseModel):
         return Inputs(**values, mean=mean, deviation=deviation)
 
 
+class NewcomerAbout(BaseModel):
+    """How an agent that did not train was assigned.
+
+    Attributes:
+        examples: The number of its examples.
+        labelled: Whether they had labels; otherwise the models' confidence decided.
+        sure: Without labels: how sure that is, 0 to 1.
+        pi: Its labels, [M]; None if the method has none.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    examples: Count
+    labelled: bool
+    sure: Annotated[float, Field(ge=0, le=1.001)] | None
+    pi: list[Annotated[float, Field(ge=0, le=1.001)]] | None
+
+
 class About(BaseModel):
     """What was trained, on whom, with what, and how well.
 
@@ -89,6 +107,7 @@ class About(BaseModel):
         fingerprint: The sha256 of all examples, or "" where no machine has seen them all.
         results: The row of results.json without its seconds, so that equal runs save equal files; None if it is not
             known here.
+        newcomer: How the only agent was assigned, if it did not train.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -117,6 +136,7 @@ class About(BaseModel):
     data: Text
     fingerprint: Text
     results: dict[str, Any] | None
+    newcomer: NewcomerAbout | None = None
 
     def algorithm(self, own: Algorithm | None = None) -> Algorithm:
         """Return the method with its options.
@@ -130,7 +150,7 @@ class About(BaseModel):
         if own is not None:
             return own
         if self.method not in ALGORITHMS:
-            hint = "pass algorithm=, or allow_code=True if it is module:Class"
+            hint = "pass algorithm=, or allow_code=True (--allow-code) if it is module:Class"
             raise InputError(f"its method {self.method!r} is not one of focusfl's: {hint}")
         method: Algorithm = options_of(ALGORITHMS[self.method], self.params)
         return method

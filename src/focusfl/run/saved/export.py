@@ -43,6 +43,8 @@ def export(model: TrainedModel, agent: int, format: str, path: Path) -> Path:
         "safetensors": _safetensors,
     }
     require_choice("format", format, writers)
+    if path.is_dir():
+        raise InputError(f"{path}: a folder; name the file to write, for example {path / f'model.{format}'}")
     module, x = model.module(agent), _examples(model)
     files.make_folder(path.parent)
 

@@ -105,6 +105,10 @@ def load(
     """
     folder = Path(path).expanduser()
     about, tensors = read(folder)
+    if algorithm is not None and not isinstance(algorithm, Algorithm):
+        kind = algorithm.__name__ if isinstance(algorithm, type) else type(algorithm).__name__
+        hint = f"the class {kind}: pass {kind}()" if isinstance(algorithm, type) else f"{kind}"
+        raise InputError(f"algorithm: expected a method with its options, found {hint}")
     try:
         with refuse_errors("its method, network and tensors do not fit together"):
             method = algorithm or _own_method(about, allow_code) or about.algorithm()
@@ -123,7 +127,7 @@ def read(folder: Path) -> tuple[About, dict[str, Tensor]]:
         InputError: A file is missing, damaged, of a newer release or not a model's.
     """
     if not folder.is_dir() or not (folder / ABOUT).exists():
-        raise InputError(f"{folder}: no model here (no {ABOUT}); name the folder that save wrote")
+        raise _no_model(folder)
     for path in (folder / ABOUT, folder / WEIGHTS):
         if path.is_symlink() or not path.is_file():  # reading a pipe may never end
             raise _refused(path, "missing, or not a regular file")
@@ -194,6 +198,17 @@ def _read_tensors(path: Path, about: About, digest: str) -> dict[str, Tensor]:
     return {name: tensors[name] for name in names}
 
 
+def _no_model(folder: Path) -> InputError:
+    """Say what a folder without a model is: missing, a file, or a folder above one."""
+    if not folder.exists():
+        return InputError(f"{folder}: no such folder; name the folder of a saved model")
+    if not folder.is_dir():
+        return InputError(f"{folder}: a file; name the folder of a saved model, the one with {ABOUT}")
+    below = sorted({*folder.glob(f"model/{ABOUT}"), *folder.glob(f"runs/*/model/{ABOUT}")})
+    hint = f"there is one in {below[0].parent}" if below else "name the folder that save wrote"
+    return InputError(f"{folder}: no model here (no {ABOUT}); {hint}")
+
+
 def _hex(described: dict[str, Any]) -> str:
     """The digest of model.json without its prefix: with it, it would pass for the digest of the weights."""
     return str(described[sealed.KEY]).removeprefix(sealed.KIND)
@@ -208,7 +223,9 @@ def _own_method(about: About, allow_code: bool) -> Algorithm | None:
     if ":" not in about.method:
         return None
     if not allow_code:
-        raise InputError(f"its method is {about.method}, code of its owner: pass algorithm=, or allow_code=True")
+        raise InputError(
+            f"its method is {about.method}, code of its owner: pass algorithm=, or allow_code=True (--allow-code)"
+        )
     kind = load_object(about.method)
     if not isinstance(kind, type) or not issubclass(kind, Algorithm):
         raise InputError(f"{about.method} is not a method: expected a subclass of Algorithm")
@@ -231,7 +248,7 @@ def _network(about: About, tensors: dict[str, Tensor], given: Network | None, al
     if given is None and isinstance(spec, OwnSpec):
         named = f" ({spec.function})" if spec.function else ""
         if not allow_code or not spec.function:
-            allow = ", or allow_code=True" if spec.function else ""
+            allow = ", or allow_code=True (--allow-code)" if spec.function else ""
             raise InputError(f"its network is not one of focusfl's{named}: pass network={allow}")
         given = load_object(spec.function)
     with torch.random.fork_rng(devices=[]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import index
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from focusfl.data.check import as_data, check_agents
 from focusfl.data.own.inputs import Encode, Inputs, label_numbers
 from focusfl.engines.one_agent import LocalAgent
 from focusfl.models.task import Task
-from focusfl.run.saved.about import OWN_LOSS, About, InputsAbout
+from focusfl.run.saved.about import OWN_LOSS, About, InputsAbout, NewcomerAbout
 from focusfl.run.saved.members import Mixture, members, predict
 from focusfl.run.saved.unlabelled import Unlabelled, how_sure
 from focusfl.util.errors import InputError, nearest, refuse_errors
@@ -62,6 +63,8 @@ class TrainedModel:
     def number(self, agent: int | str) -> int:
         """Return the number of an agent given by its name or number.
 
+        A text is a name. Digits that are no name are a number, unless names are made of digits themselves.
+
         Raises:
             InputError: There is no such agent.
         """
@@ -70,20 +73,27 @@ class TrainedModel:
         if isinstance(agent, str):
             if agent in self.agents:
                 return self.agents.index(agent)
-            if not agent.isdecimal():
+            if not agent.isdecimal() or len(agent) > 9 or any(name.isdecimal() for name in self.agents):
                 raise InputError(f"agent = {agent!r}: {nearest(agent, self.agents)}")
             agent = int(agent)
-        if not 0 <= agent < len(self.agents):
-            raise InputError(f"agent = {agent}: there are agents 0 to {len(self.agents) - 1}")
-        return agent
+        try:
+            e = index(agent)
+        except TypeError:
+            e = None
+        if e is None or isinstance(agent, bool):
+            call = f"the agent comes first, its name or number: predict({self.agents[0]!r}, x)"
+            raise InputError(f"agent: found {type(agent).__name__}; {call}")
+        if not 0 <= e < len(self.agents):
+            raise InputError(f"agent = {e}: there are agents 0 to {len(self.agents) - 1}")
+        return e
 
     def predict(self, agent: int | str, x: Any, encode: Encode | None = None) -> Tensor:
         """Predict with the model of one agent.
 
         Args:
-            agent: The agent's name or number.
-            x: Raw examples: an array in the order of `inputs.columns`, a data frame or dict of columns in any
-                order, or texts. They are scaled as the training data were.
+            agent: The agent's name (a text) or number (an integer, from 0).
+            x: Raw examples: an array in the order of `inputs.columns`, a data frame, a table or dict of columns in
+                any order, or texts. They are scaled as the training data were.
             encode: A function from texts to numbers, if the model was trained with one of your own.
 
         Returns:
@@ -104,7 +114,7 @@ class TrainedModel:
 
         Args:
             x: The new agent's raw examples, as for `predict`.
-            y: Their labels: numbers, or names of classes. None if there are none.
+            y: Their labels: numbers, or names of classes, in a list, an array or a column. None if there are none.
             encode: As for `predict`.
 
         Raises:
@@ -122,16 +132,20 @@ class TrainedModel:
         if y is None:
             agent = Unlabelled(self.task, inputs, self.train, self.seed)
             view, state = self.algorithm.assign(self.server, agent)
-            return Newcomer(self, view, state, form, how_sure(self.algorithm, self.server, agent, view, state))
+            sure = how_sure(self.algorithm, self.server, agent, view, state)
+            return Newcomer(self, view, state, form, sure, len(inputs), labelled=False)
         if self.about.loss == OWN_LOSS and self.task.loss.default:
-            raise InputError("its loss is its owner's: pass it to ff.load as loss=, or assign without labels")
+            python = "pass it to ff.load as loss= in Python"
+            raise InputError(f"its loss is its owner's: {python}, or assign without labels (--no-labels)")
         data = as_data("the newcomer", (inputs, label_numbers(y, self.labels, self.classes)), self.inputs.tokens)
+        if self.about.several and data.y.dim() != 2:
+            raise InputError(f"the labels: expected [{len(data.x)}, {self.classes}], each 0 or 1: one per label")
         if self.classes is None:
             data = Data(data.x, data.y.float())
         check_agents([data, data], self.classes, "training")
         data = Data(data.x.to(self._device), data.y.to(self._device))
         labelled = LocalAgent(self.task, data, self.train, 0.0, self.seed, 0, 0)
-        return Newcomer(self, *self.algorithm.assign(self.server, labelled), form)
+        return Newcomer(self, *self.algorithm.assign(self.server, labelled), form, examples=len(inputs))
 
     def module(self, agent: int | str) -> Mixture:
         """Return an agent's predictor as one torch module, from raw examples to probabilities or values."""
@@ -208,6 +222,8 @@ class Newcomer:
         state: Its own state.
         inputs: The form of its examples.
         sure: Without labels: the mean, over resamples of its examples, of the label that is largest; else None.
+        examples: The number of examples by which it was assigned.
+        labelled: Whether these had labels.
     """
 
     model: TrainedModel
@@ -215,6 +231,8 @@ class Newcomer:
     state: State
     inputs: Inputs
     sure: float | None = None
+    examples: int = 0
+    labelled: bool = True
 
     @property
     def pi(self) -> Tensor | None:
@@ -227,7 +245,10 @@ class Newcomer:
         Args:
             name: The newcomer's name in that model.
         """
+        pi = None if self.pi is None else [float(p) for p in self.pi]
+        joined = NewcomerAbout(examples=self.examples, labelled=self.labelled, sure=self.sure, pi=pi)
         changes = {"agents": [name], "received": True, "results": None, "inputs": InputsAbout.of(self.inputs)}
+        changes["newcomer"] = joined
         about = self.model.about.model_copy(update=changes)
         states = repeat(self.state, 1)
         parts: dict[str, Any] = {"server": self.view, "states": states, "inputs": self.inputs, "about": about}

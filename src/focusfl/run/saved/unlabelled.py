@@ -42,7 +42,9 @@ class Unlabelled(LocalAgent):
 
     def example_losses(self, w: Models) -> Tensor:
         if self.task.classes is None:
-            raise InputError("without labels a newcomer is assigned by confidence, and regression has none: give y")
+            raise InputError(
+                "without labels a newcomer is assigned by confidence, and regression has none: give labels"
+            )
         if self.known is None:
             with torch.no_grad():
                 p = predictor(self.task, self.data.x)(w)
