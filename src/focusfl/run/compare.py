@@ -83,7 +83,7 @@ def compare(
     fed = next(iter(runs.values())).fed
     resolve(experiment.settings.bayes, fed)
     if isinstance(fed, FolderFederation):
-        data = Path(experiment.data["path"]).expanduser().resolve()
+        data = Path(experiment.data["path"]).expanduser().resolve() if "path" in experiment.data else None
         if data in (out.resolve(), *out.resolve().parents):  # results in there would be read as an agent's data
             raise InputError(f"{out}: results cannot be inside the folder of the data; choose another with --out")
         note(agent_names(fed.agents))
