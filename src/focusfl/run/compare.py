@@ -168,7 +168,7 @@ def _run(
                         setup, bars, surrogates, files.make_folder(folder), stop=stop, callbacks=watchers
                     )
                 except Diverged as reason:
-                    if experiment.algorithms != ["all"]:
+                    if not experiment.leaves_out:
                         raise Diverged(f"{method}, seed {seed}: {reason}") from reason
                     left_out[method] = f"seed {seed}: {reason}"
                     files.write_json(out / "left-out.json", left_out)
