@@ -61,7 +61,7 @@ def markdown(described: Mapping[str, Experiment], found: Mapping[str, Findings])
 def tables(found: Mapping[str, Findings]) -> str:
     """Return the tables as Markdown: losses, agents worse than alone and than FedAvg, and heart beside FLamby."""
     seeds = {score["seed"] for each in found.values() for score in each.scores}
-    about = f"Mean test loss over the agents (log loss, or squared error of {_regressions(found)})"
+    about = f"Mean test loss over the agents ({_loss_name(found)})"
     spread = f" ± standard error over {len(seeds)} seeds" if len(seeds) > 1 else ", one seed"
     parts = [f"{about}{spread}. The lowest of each column is bold.", losses(found)]
     if "heart" in found:
@@ -158,9 +158,16 @@ def _title(method: str) -> str:
     return BASELINES[method][0] if method in BASELINES else title(method)
 
 
-def _regressions(found: Mapping[str, Findings]) -> str:
-    names = [name for name in found if NATURAL[name].values == "regression"]
-    return " and ".join(names) or "regression"
+def _loss_name(names: Iterable[str]) -> str:
+    """Say which loss it is.
+
+    >>> _loss_name(["heart"]), _loss_name(["heart", "exam"])
+    ('log loss', 'log loss; of exam squared error')
+    """
+    kinds = {name: NATURAL[name].values == "regression" for name in names}
+    if len(set(kinds.values())) == 1:
+        return "squared error" if all(kinds.values()) else "log loss"
+    return f"log loss; of {' and '.join(name for name in kinds if kinds[name])} squared error"
 
 
 def _settings(experiment: Experiment) -> dict[str, Any]:
