@@ -21,7 +21,7 @@ from focusfl.run.experiment import Experiment
 from focusfl.util import files
 
 FLAMBY = {"fedavg": 0.685, "linear:pooled": 0.735, "linear:own": 0.730}
-"""Accuracies on heart that FLamby publishes (Ogier du Terrail et al. 2022), by our nearest method."""
+"""Accuracies on heart in the results of FLamby's repository, means over the hospitals, by our nearest method."""
 FLAMBY_NOTE = (
     "FLamby trains a linear model, and scales the features of each centre by themselves: "
     "`--set data.scale_by=agent --set data.hidden=0` does so here."
