@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 
 from focusfl.data import store
+from focusfl.data.sets import natural
 from focusfl.util.errors import InputError
 
 SHARED = Path(__file__).parents[3] / "shared/data"
@@ -41,6 +42,15 @@ def need(name: str) -> dict[str, Any]:
         except InputError as error:
             _missing[name] = str(error)
     return _skip_or_fail(_missing[name])
+
+
+def need_natural(name: str) -> Path:
+    """Return the folder of a natural federation such as "heart"."""
+    try:
+        with mock.patch.dict(os.environ, ENV):
+            return natural.find(name)
+    except InputError as error:
+        return _skip_or_fail(str(error))
 
 
 def library(name: str) -> Any:

@@ -42,6 +42,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print results.json instead o
 
 def run(
     experiment: Annotated[str, typer.Argument(help="A TOML file or a name (see: focusfl list experiments)")],
+    data: Annotated[
+        str, typer.Option(help="Of natural: comma-separated data sets (default: all five)", show_default=False)
+    ] = "",
+    algorithms: Annotated[
+        str, typer.Option(help="Run these methods instead; as in focusfl compare", show_default=False)
+    ] = "",
+    seeds: Annotated[str, typer.Option(help="Use these seeds instead", show_default=False)] = "",
+    rounds: Annotated[int | None, typer.Option(help="Run so many rounds instead")] = None,
     set_: Set = [],  # noqa: B006
     out: Out = None,
     resume: Resume = False,
@@ -50,11 +58,29 @@ def run(
     track: Track = [],  # noqa: B006
     json: Json = False,
 ) -> None:
-    """Run an experiment described in TOML."""
+    """Run an experiment described in TOML, or the benchmark natural."""
+    from focusfl.cli import natural
+    from focusfl.research.natural.benchmark import NAME
     from focusfl.run import experiment as experiments
 
-    described = experiments.load(experiments.find(experiment), set_)
+    if experiment == NAME and experiment not in experiments.catalogue():
+        folder = out or Path("runs") / experiment
+        natural.run(data, algorithms, seeds, rounds, set_, folder, resume, overwrite, models, track, json)
+        return
+    if data:
+        raise InputError(f"--data {data}: only {NAME} has several data sets; use --set data.name={data}")
+    changes = [*_replaced(algorithms, seeds, rounds), *set_]
+    described = experiments.load(experiments.find(experiment), changes)
     _run_and_show(described, out or Path("runs") / described.name, resume, overwrite, models, track, json)
+
+
+def _replaced(algorithms: str, seeds: str, rounds: int | None) -> list[str]:
+    """Return the options that replace those of a TOML file, as for --set."""
+    from json import dumps
+
+    changes = [f"algorithms={dumps(split_list(algorithms))}"] * bool(algorithms)
+    changes += [f"seeds={parse_seeds(seeds)}"] * bool(seeds)
+    return changes if rounds is None else [*changes, f"rounds={rounds}"]
 
 
 def compare(
@@ -91,11 +117,20 @@ def described(data: str, algorithms: str, seeds: str, rounds: int | None, engine
     """
     names = split_list(algorithms)
     raw: dict[str, Any] = {"data": {"name": data}, "algorithms": names, "engine": engine}
+    raw["seeds"] = parse_seeds(seeds)
+    return raw if rounds is None else {**raw, "rounds": rounds}
+
+
+def parse_seeds(seeds: str) -> list[int]:
+    """Return comma-separated seeds as numbers.
+
+    Raises:
+        InputError: They are not numbers.
+    """
     try:
-        raw["seeds"] = [int(part) for part in seeds.split(",") if part.strip()]
+        return [int(part) for part in seeds.split(",") if part.strip()]
     except ValueError as error:
         raise InputError(f"--seeds {seeds}: expected comma-separated whole numbers, for example 0,1,2") from error
-    return raw if rounds is None else {**raw, "rounds": rounds}
 
 
 def split_list(text: str) -> list[str]:

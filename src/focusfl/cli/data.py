@@ -20,13 +20,23 @@ app = typer.Typer(
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="mnist, cifar10, imdb, yelp, minilm or all")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="mnist, cifar10, imdb, yelp, minilm or all. heart, landmine, vowel, exam and parkinsons cannot be "
+            "downloaded: they are checked if they are here, otherwise it says how to get them"
+        ),
+    ],
     from_: Annotated[Path | None, typer.Option("--from", help="Look for the files in this folder first")] = None,
 ) -> None:
     """Download a data set, check it and convert it. If it is already here, check it byte by byte."""
     from focusfl.data import store
+    from focusfl.data.sets import natural
     from focusfl.data.store import sources
 
+    if name in natural.NATURAL:
+        _check_natural(name, from_)
+        return
     failed = []
     for dataset in sources.DATASETS if name == "all" else [name]:
         try:
@@ -49,6 +59,7 @@ def list_() -> None:
     from rich.table import Table
 
     from focusfl.data import store
+    from focusfl.data.sets import natural
 
     table = Table("name", "description", "here", "size", box=None)
     for column in ("from", "folder"):
@@ -56,7 +67,22 @@ def list_() -> None:
     for row in store.list_datasets():
         here = "yes" if row.size else "damaged" if row.source else "no"
         table.add_row(row.name, row.description, here, _size(row.size), row.source or "-", str(row.path))
+    for name, known in natural.NATURAL.items():
+        root = natural.locate(name)
+        here = "no" if root is None else "other files" if natural.describe_files(name, root) else "yes"
+        size, folder = ("-", "-") if root is None else (_size(natural.folder_size(root)), str(root))
+        table.add_row(name, known.description, here, size, known.published, folder)
     Console().print(table)
+
+
+def _check_natural(name: str, folder: Path | None) -> None:
+    """Say where a natural federation is; if it is not there, or has other files, say what to do."""
+    from focusfl.data.sets import natural
+
+    known, root = natural.NATURAL[name], natural.find(name, folder)
+    if differ := natural.describe_files(name, root):
+        raise InputError(f"{differ}. {known.manual_steps}")
+    print(f"{name}: {_size(natural.folder_size(root))} in {root}; {known.published}; licence: {known.licence}")
 
 
 def _print(status: CacheStatus) -> None:
@@ -64,4 +90,4 @@ def _print(status: CacheStatus) -> None:
 
 
 def _size(size: int) -> str:
-    return f"{size / 1e6:.1f} MB" if size else "-"
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.0f} kB" if size else "-"

@@ -15,6 +15,7 @@ from rich.text import Text
 from focusfl.algorithms import ALGORITHMS, PRESETS, title
 from focusfl.data import DATA
 from focusfl.report.disclosure import disclosed
+from focusfl.research.natural.benchmark import DESCRIPTION, NAME
 from focusfl.run.experiment import catalogue
 from focusfl.util.files import visible
 from focusfl.util.plugins import entry_points
@@ -64,6 +65,7 @@ def experiments() -> Table:
         except (OSError, ValueError) as error:
             description = f"cannot be read: {error}"
         table.add_row(name, escape(description), escape(str(path)))
+    table.add_row(NAME, escape(DESCRIPTION), "built in")
     return table
 
 

@@ -7,18 +7,24 @@ from focusfl.data.own.folder import folder
 from focusfl.data.sets.cifar import rotated_cifar
 from focusfl.data.sets.digits import rotated_digits
 from focusfl.data.sets.mnist import rotated_mnist
+from focusfl.data.sets.natural import exam, heart, landmine, parkinsons, vowel
 from focusfl.data.sets.reviews import yelp_imdb
 from focusfl.data.sets.synthetic import synthetic
 
 __all__ = [
     "DATA",
     "Federation",
+    "exam",
     "find_data",
     "folder",
+    "heart",
+    "landmine",
+    "parkinsons",
     "rotated_cifar",
     "rotated_digits",
     "rotated_mnist",
     "shift",
     "synthetic",
+    "vowel",
     "yelp_imdb",
 ]

@@ -11,6 +11,7 @@ from focusfl.data.own.folder import folder
 from focusfl.data.sets.cifar import rotated_cifar
 from focusfl.data.sets.digits import rotated_digits
 from focusfl.data.sets.mnist import rotated_mnist
+from focusfl.data.sets.natural import exam, heart, landmine, parkinsons, vowel
 from focusfl.data.sets.reviews import yelp_imdb
 from focusfl.data.sets.synthetic import synthetic
 from focusfl.util import plugins
@@ -22,6 +23,11 @@ DATA: dict[str, Callable[..., Federation]] = {
     "rotated-mnist": rotated_mnist,
     "rotated-cifar": rotated_cifar,
     "yelp-imdb": yelp_imdb,
+    "heart": heart,
+    "landmine": landmine,
+    "vowel": vowel,
+    "exam": exam,
+    "parkinsons": parkinsons,
     "folder": folder,
 }
 

@@ -83,7 +83,7 @@ def compare(
     fed = next(iter(runs.values())).fed
     resolve(experiment.settings.bayes, fed)
     if isinstance(fed, FolderFederation):
-        data = Path(experiment.data["path"]).expanduser().resolve()
+        data = Path(experiment.data["path"]).expanduser().resolve() if "path" in experiment.data else None
         if data in (out.resolve(), *out.resolve().parents):  # results in there would be read as an agent's data
             raise InputError(f"{out}: results cannot be inside the folder of the data; choose another with --out")
         note(agent_names(fed.agents))
@@ -168,7 +168,7 @@ def _run(
                         setup, bars, surrogates, files.make_folder(folder), stop=stop, callbacks=watchers
                     )
                 except Diverged as reason:
-                    if experiment.algorithms != ["all"]:
+                    if not experiment.leaves_out:
                         raise Diverged(f"{method}, seed {seed}: {reason}") from reason
                     left_out[method] = f"seed {seed}: {reason}"
                     files.write_json(out / "left-out.json", left_out)

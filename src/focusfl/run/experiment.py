@@ -60,6 +60,7 @@ class Experiment(BaseModel):
         description: One sentence for `focusfl list experiments`.
         data: The data set's `name` and options.
         algorithms: Names such as "focus" or "qffl:q=0.1", or only "all".
+        leave_out_failing: Leave out methods that cannot run or diverge, instead of stopping; with "all" always so.
         seeds: Every method runs once per seed.
         settings: Options of every run, except its seed. In TOML their keys are at the top level.
         model: A network by name, such as "mlp:64,32" (models.named); "" is that of the data set's recipe.
@@ -74,6 +75,7 @@ class Experiment(BaseModel):
     description: str = ""
     data: Table
     algorithms: list[str] = Field(min_length=1)
+    leave_out_failing: bool = False
     seeds: list[Seed] = Field(default=[0, 1, 2], min_length=1)
     settings: InstanceOf[Settings] = Settings()
     model: str = ""
@@ -102,8 +104,9 @@ class Experiment(BaseModel):
         for k in OMITTED_DEFAULTS:
             if options[k] == getattr(default, k):
                 del options[k]
-        model = {"model": self.model} if self.model else {}  # older folders have none
-        return head | model | options | {"train": self.train, "shift": self.shift, "params": self.params}
+        model = {"model": self.model} if self.model else {}  # older folders have none of these two
+        lenient = {"leave_out_failing": True} if self.leave_out_failing else {}
+        return head | lenient | model | options | {"train": self.train, "shift": self.shift, "params": self.params}
 
     def with_settings(self, **options: Any) -> Experiment:
         """Return the same experiment with other settings.
@@ -156,6 +159,11 @@ class Experiment(BaseModel):
     def methods(self) -> list[str]:
         """The names of the algorithms; "all" is replaced by every name."""
         return list(ALGORITHMS) if self.algorithms == ["all"] else self.algorithms
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether methods that cannot run or diverge are left out."""
+        return self.leave_out_failing or self.algorithms == ["all"]
 
     def algorithm(self, method: str, clusters: int | None = None) -> Algorithm:
         """Return a method with its options: those of its table, then those after its name.
@@ -214,7 +222,7 @@ class Experiment(BaseModel):
             seed: The seed of the data and of every run.
 
         Returns:
-            For each method its run. With `algorithms = ["all"]`, a method that cannot run has the reason instead.
+            For each method its run. If it `leaves_out`, a method that cannot run has the reason instead.
 
         Raises:
             CannotRun: If a method that was named does not apply to the data or the model.
@@ -229,7 +237,7 @@ class Experiment(BaseModel):
             try:
                 setups[method] = Setup.of(algorithm, fed, model=self.model or None, settings=settings)
             except CannotRun as reason:
-                if self.algorithms != ["all"]:
+                if not self.leaves_out:
                     raise
                 setups[method] = reason
         return setups
