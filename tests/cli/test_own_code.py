@@ -25,6 +25,9 @@ def make_federation(seed, agents=3, shift=0.0):
 def make_network():
     return nn.Sequential(nn.Linear(10, 4), nn.Tanh(), nn.Linear(4, 1))
 
+def hospitals(seed=0):
+    return ff.data.folder("hospitals", seed=seed)
+
 def no_federation():
     return 3
 
@@ -37,6 +40,13 @@ def here(tmp_path):
     shutil.copy(METHOD, tmp_path / "my_methods.py")
     (tmp_path / "my_data.py").write_text(DATA)
     return tmp_path
+
+
+def write_hospitals(here):
+    (here / "hospitals").mkdir()
+    for name in ("bern", "genf", "chur"):
+        rows = "".join(f"{i / 40},{(i * 7) % 11},{i % 2}\n" for i in range(40))
+        (here / "hospitals" / f"{name}.csv").write_text(f"a,b,label\n{rows}")
 
 
 def focusfl(here, *words):
@@ -87,6 +97,18 @@ def test_data_and_network_of_ones_own_in_toml_with_options(here):
     (row,) = json.loads((here / "out/results.json").read_text())
     assert (row["data"], len(row["loss"]), row["params"]) == ("mine", 4, {"step": 0.25})
     assert json.loads((here / "out/experiment.json").read_text())["model"] == "my_data:make_network"
+
+
+def test_data_of_ones_own_may_be_a_folder_and_results_stay_out_of_it(here, monkeypatch):
+    monkeypatch.chdir(here)
+    write_hospitals(here)
+    words = ["compare", "--data", "my_data:hospitals", "--algorithms", "fedavg", "--rounds", "1", "--seeds", "0"]
+    app([*words, "--out", "out"], standalone_mode=False)
+    [row] = json.loads((here / "out/results.json").read_text())
+    assert row["names"] == ["bern", "chur", "genf"]
+    with pytest.raises(InputError, match="folder of the data"):
+        app([*words, "--out", "hospitals/out"], standalone_mode=False)
+    assert not (here / "hospitals/out").exists()
 
 
 @pytest.mark.parametrize(

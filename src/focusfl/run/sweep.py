@@ -28,6 +28,7 @@ from focusfl.run import identity, results
 from focusfl.run.best_loss import Surrogates, resolve
 from focusfl.run.experiment import Experiment, Table, apply_changes, key_parts
 from focusfl.run.fit import notes, train_and_judge
+from focusfl.run.out_folder import require_empty, require_outside_data
 from focusfl.run.setup import Setup
 from focusfl.util import files
 from focusfl.util.errors import CannotRun, Diverged, InputError, Interrupted
@@ -35,7 +36,7 @@ from focusfl.util.progress import RunProgress, TotalProgress
 from focusfl.util.workers import run_in_processes
 
 SHARE = 0.2  # of each agent's training examples that is held out for validation, unless the user sets it
-CONTENTS = ("results.json", "sweep.svg", "runs", "surrogates", "sweep.json")  # the marker last: it is deleted last
+CONTENTS = ("results.json", "sweep.svg", "runs", "surrogates")  # besides the marker, which is replaced last
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ def sweep(
         InputError: If the input or the folder cannot be used, or a run failed.
         Interrupted: If the user stopped it; the folder can be resumed.
     """
-    runs, fingerprint = _check(wanted, note)
+    runs, fingerprint = _check(wanted, out, note)
     with files.lock(files.make_folder(out) / ".lock", wait=0) as locked:
         if not locked:
             raise InputError(f"{out} is locked by another process: wait for it, or use another folder")
@@ -216,7 +217,7 @@ def sweep(
     return points
 
 
-def _check(wanted: Sweep, note: Callable[[str], None]) -> tuple[list[SweptRun], str]:
+def _check(wanted: Sweep, out: Path, note: Callable[[str], None]) -> tuple[list[SweptRun], str]:
     """Fail on bad input before anything is written.
 
     Returns:
@@ -238,19 +239,20 @@ def _check(wanted: Sweep, note: Callable[[str], None]) -> tuple[list[SweptRun], 
         note(line)
     fed = next(iter(ready.values())).fed
     resolve(wanted.base.settings.bayes, fed)
+    require_outside_data(out, fed)
     return [run for run in wanted.runs if run.method in ready], fed.fingerprint
 
 
 def _claim(description: Table, out: Path, overwrite: bool) -> None:
     """Claim `out` for this sweep, or check that it belongs to it."""
     marker = out / "sweep.json"
-    if overwrite and marker.exists():
+    new = overwrite or not marker.exists()
+    if not marker.exists():
+        require_empty(out, "a sweep")
+    elif overwrite:
         for path in (out / name for name in CONTENTS):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    if not marker.exists():
-        for name in (*CONTENTS, "experiment.json"):
-            if (out / name).exists():
-                raise InputError(f"{out}: {name} does not belong to a sweep: use another folder")
+    if new:
         files.write_json(marker, description)
     elif files.read_json(marker) != description:
         raise InputError(f"{out} holds another sweep, or its data changed: use another folder, or --overwrite")

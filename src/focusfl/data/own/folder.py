@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -52,12 +52,14 @@ class FolderFederation(Federation):
         labels: The names of the classes, if the labels are words.
         columns: The features of a table, in order.
         inputs: The form of the files' examples, with the scaling; new data is brought into it.
+        root: The folder.
     """
 
     agents: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     inputs: Inputs | None = None
+    root: Path | None = field(default=None, repr=False)
 
     @property
     def mean(self) -> Tensor | None:
@@ -178,6 +180,7 @@ def folder(
         labels=label_names,
         columns=parts[0].columns if parts[0].kind == "a table" else (),
         inputs=inputs_of(parts[0], training.x, label, text, encode is not None),
+        root=root,
     )
     return _scale(fed) if scale else fed
 
