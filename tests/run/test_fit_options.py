@@ -173,6 +173,53 @@ def test_patience_counts_evaluations():
     assert evaluated == list(range(3, result.rounds + 1, 3)) and result.rounds == result.t + 6
 
 
+class Rising(ff.FedAvg):
+    """FedAvg that has settled after some rounds; it counts them in its state."""
+
+    def start(self, networks, E):
+        return super().start(networks, E) | {"rounds": torch.tensor(0)}
+
+    def aggregate(self, server, add, each, cohort):
+        return super().aggregate(server, add, each, cohort) | {"rounds": server["rounds"] + 1}
+
+    def settled(self, server):
+        return int(server["rounds"]) > 6
+
+
+@engines
+def test_rounds_before_a_method_has_settled_are_neither_counted_nor_chosen(engine):
+    fed, chosen = overfitting(patience=1, engine=engine)
+    assert ff.fit(ff.FedAvg(), fed, **chosen).rounds < 6  # its validation loss soon rises
+    result = ff.fit(Rising(), fed, **chosen)
+    losses = result.history["validation_loss"]
+    assert result.t == 7 + int(np.argmin(losses[6:])) > 1 + int(np.argmin(losses)) and result.rounds == result.t + 1
+    short = ff.fit(Rising(), fed, **chosen | {"rounds": 5})  # nothing else exists
+    assert short.rounds == 5 and short.t == 1 + int(np.argmin(short.history["validation_loss"]))
+
+
+@pytest.mark.parametrize(("M", "least"), [(2, 4), ("auto", 4), (1, 1)])
+def test_focus_is_not_stopped_before_a_round_with_its_clusters(M, least):
+    """The first three rounds train one model, which is split after the third; with M = 1 there is no split."""
+    fed, chosen = overfitting(patience=1, train=ff.Train(lr=2.0, steps=20, batch=8))
+    result = ff.fit(ff.Focus(M=M), fed, **chosen)
+    assert result.t >= least and result.rounds == result.t + 1
+    losses = result.history["validation_loss"]
+    assert (losses[1] > losses[0]) and result.t - 1 == least - 1 + int(np.argmin(losses[least - 1 :]))
+
+
+def test_an_early_stop_during_the_warm_up_survives_a_resume(tmp_path):
+    fed, chosen = overfitting(patience=1, train=ff.Train(lr=2.0, steps=20, batch=8))
+
+    def ctrl_c(setup, done):
+        if done.t == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        ff.fit(ff.Focus(M=2), fed, out=tmp_path, callbacks=[ctrl_c], **chosen)
+    resumed = ff.fit(ff.Focus(M=2), fed, out=tmp_path, resume=True, **chosen)
+    same(ff.fit(ff.Focus(M=2), fed, **chosen), resumed)
+
+
 def test_validation_data_of_ones_own():
     rng = np.random.default_rng(0)
     pairs = [[(rng.normal(size=(8, 3)), rng.integers(0, 2, 8)) for _ in range(2)] for _ in range(3)]

@@ -53,7 +53,7 @@ class Settings:
         validation: Share of each agent's training examples that is set aside. No model is trained on them, and
             `patience` and sweeps decide on them.
         patience: Stop after this many evaluations without a lower mean validation loss; the result is that of the
-            round with the lowest.
+            round with the lowest. The rounds in which FOCUS still has one model for all agents do not count.
         eval_every: Rounds between two evaluations; the last round is always evaluated.
         checkpoint_every: Rounds between two checkpoints.
         secure: Across machines: uploads are masked, and the server sees only their sums.
