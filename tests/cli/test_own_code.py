@@ -28,6 +28,9 @@ def make_network():
 def hospitals(seed=0):
     return ff.data.folder("hospitals", seed=seed)
 
+def largest_error(values, y):
+    return (values - y).abs().max()
+
 def no_federation():
     return 3
 
@@ -99,6 +102,20 @@ def test_data_and_network_of_ones_own_in_toml_with_options(here):
     assert json.loads((here / "out/experiment.json").read_text())["model"] == "my_data:make_network"
 
 
+def test_metrics_of_ones_own_and_several_by_name(here):
+    words = ["compare", "--data", "synthetic", "--seeds", "0", "--rounds", "1"]
+    words += ["--set", "algorithms=fedavg,local", "--set", "metrics=mae,my_data:largest_error"]
+    focusfl(here, *words, "--out", "out")
+    rows = json.loads((here / "out/results.json").read_text())
+    assert [row["method"] for row in rows] == ["fedavg", "local"]
+    for row in rows:
+        mae, largest = row["metrics"]["mae"], row["metrics"]["my_data:largest_error"]
+        assert all(a < b for a, b in zip(mae, largest, strict=True))
+
+    (here / "my_data.py").write_text("raise ValueError('a report runs no code of an experiment')\n")
+    focusfl(here, "report", "out")
+
+
 def test_data_of_ones_own_may_be_a_folder_and_results_stay_out_of_it(here, monkeypatch):
     monkeypatch.chdir(here)
     write_hospitals(here)
@@ -123,7 +140,8 @@ def test_data_of_ones_own_may_be_a_folder_and_results_stay_out_of_it(here, monke
         ("--data my_data:no_federation", "returned int"),
         ("--data my_data:CONSTANT", "expected a function"),
         ("--data my_data:make_federation --set data.agent=3", "did you mean 'agents'"),
-        ("--data my_data:make_federation", "no default model"),
+        ("--data my_data:make_federation", "--set model=mlp:64"),
+        ("--set metrics=my_data:CONSTANT", "not a function"),
         ("--set model=mpl:64", "did you mean 'mlp'"),
         ("--set model=mlp", "mlp:64,32"),
         ("--set model=mlp:0", "mlp:64,32"),

@@ -172,6 +172,9 @@ def test_one_method_with_two_options_is_told_apart(fed, runs):
     assert "FOCUS M=3" in runs[0].against(other, runs[1])._repr_html_()
     with pytest.raises(InputError, match="same options"):
         runs[0].against(runs[0])
+    for compared in (runs[0].against, runs[0].explain, runs[0].plot):
+        with pytest.raises(InputError, match="not int"):
+            compared(1)
 
 
 def test_a_comparison_refuses_another_seed(fed, runs):

@@ -108,6 +108,26 @@ def test_options_with_names_work_from_toml(tmp_path):
             Experiment.parse(raw).with_settings(**{name: {"mine": abs} if name == "metrics" else abs})
 
 
+def test_metrics_of_ones_own_are_named_by_module_or_entry_point(tmp_path, monkeypatch, ragged):
+    code = "def zeros(p, y):\n    return (y == 0).float().mean()\n\nTEN = 10\n"
+    (tmp_path / "metrics_of_mine.py").write_text(code)
+    info = tmp_path / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[focusfl.metrics]\nzeros = metrics_of_mine:zeros\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = ff.Settings(metrics="metrics_of_mine:zeros, zeros")
+    assert settings.metrics == ("metrics_of_mine:zeros", "zeros")
+    assert "metrics_of_mine" not in sys.modules  # settings are also read from files, and these import nothing
+    result = ff.fit(ff.FedAvg(), ragged, rounds=1, settings=settings)
+    wanted = [(ragged.test(e).y == 0).float().mean().item() for e in range(ragged.E)]
+    assert [values.tolist() for values in result.metrics.values()] == [pytest.approx(wanted)] * 2
+    for wrong, word in [("metrics_of_mine:TEN", "function"), ("zeross", "'zeros'"), ("absent_x:f", "absent_x")]:
+        with pytest.raises(InputError, match=word):
+            ff.fit(ff.FedAvg(), ragged, rounds=1, metrics=[wrong])
+    monkeypatch.delitem(sys.modules, "metrics_of_mine")
+
+
 # --- validation and early stopping
 
 
@@ -310,10 +330,28 @@ def test_compare_gives_each_run_its_callbacks(tmp_path):
     ]
 
 
+def test_a_single_callback_needs_no_list(ragged):
+    seen = []
+    ff.fit(ff.FedAvg(), ragged, rounds=2, callbacks=lambda setup, done: seen.append(done.scores is not None))
+    ff.fit(ff.FedAvg(), ragged, rounds=2, callbacks=Watch(seen))
+    assert seen == [True, True, ("", "start", 2), ("", 1, True), ("", 2, True), ("", "end", 2)]
+
+
 @pytest.mark.parametrize("wrong", [3, Callback])
-def test_what_is_not_a_callback_is_refused(ragged, wrong):
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_is_not_a_callback_is_refused(ragged, wrong, listed):
     with pytest.raises(InputError, match="callbacks"):
-        ff.fit(ff.FedAvg(), ragged, rounds=1, callbacks=[wrong])
+        ff.fit(ff.FedAvg(), ragged, rounds=1, callbacks=[wrong] if listed else wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("optimizer", "optimiser"), ("callback", "callbacks"), ("epoch", "known: "), ("seeds", "seed")],
+)
+def test_a_misspelt_option_is_answered_with_the_nearest_that_fit_takes(ragged, name, near):
+    with pytest.raises(InputError, match=rf"unknown option '{name}'.*{near}") as error:
+        ff.fit(ff.FedAvg(), ragged, rounds=1, **{name: 1})
+    assert "out" in str(error.value).split("nown: ")[1].split(", ")
 
 
 # --- a folder, Ctrl-C and resume

@@ -47,12 +47,18 @@ def test_an_option_of_a_method_multiplies_the_runs_of_that_method_alone():
         (["focus.M=2,3"], "focus is not one of the algorithms"),
         (["validation=0"], "validation"),
         (["validation=0.1,0.2"], "one value"),
-        (["model=mlp:64,32"], "32"),
+        (["model=mlp:64,32"], r"""--set "model='mlp:64,32'\""""),
+        (["loss=huber:delta=1,2"], r"""--set "loss='huber:delta=1,2'\""""),
     ],
 )
 def test_what_cannot_be_swept_is_refused(changes, words):
     with pytest.raises(InputError, match=words):
         Sweep(RAW, parse_grid(changes))
+
+
+def test_several_metrics_are_one_value():
+    made = Sweep(RAW, parse_grid(["metrics=mae,r2", "train.lr=0.01,0.1"]))
+    assert made.swept == ["train.lr"] and made.base.settings.metrics == ("mae", "r2")
 
 
 def row(validation, test):

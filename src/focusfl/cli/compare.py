@@ -89,6 +89,8 @@ def described(data: str, algorithms: str, seeds: str, rounds: int | None, engine
     Raises:
         InputError: The seeds are not numbers.
     """
+    from focusfl.run.experiment import split_list
+
     names = split_list(algorithms)
     raw: dict[str, Any] = {"data": {"name": data}, "algorithms": names, "engine": engine}
     try:
@@ -96,17 +98,6 @@ def described(data: str, algorithms: str, seeds: str, rounds: int | None, engine
     except ValueError as error:
         raise InputError(f"--seeds {seeds}: expected comma-separated whole numbers, for example 0,1,2") from error
     return raw if rounds is None else {**raw, "rounds": rounds}
-
-
-def split_list(text: str) -> list[str]:
-    """Split at the commas that are not within brackets.
-
-    >>> split_list("focus, hardcluster:clusters=[0,0,1]")
-    ['focus', 'hardcluster:clusters=[0,0,1]']
-    """
-    import re
-
-    return [name.strip() for name in re.split(r",(?![^\[]*\])", text) if name.strip()]
 
 
 def default_folder(name: str, experiment: str) -> Path:

@@ -233,6 +233,7 @@ class Result:
         Raises:
             InputError: Another result is of another method, federation or seed.
         """
+        _require_results("explain", others)
         row, rows = self.row(), [self._baseline_row(other) for other in others]
         compared = compare_with_baselines([row], rows)
         missing = [name for name in BASELINES if name not in compared and name != row["algorithm"]]
@@ -258,6 +259,7 @@ class Result:
             >>> len(focus.against(fedavg).rows)
             2
         """
+        _require_results("against", others)
         rows = [self.row(), *(other.row() for other in others)]
         for row, method in zip(rows, distinct_methods(rows), strict=True):
             row["method"] = method
@@ -394,6 +396,12 @@ def clusters_of(algorithm: Algorithm, pi: Tensor | None, E: int) -> Tensor:
     if pi is not None:
         return pi.argmax(1)
     return torch.arange(E) if algorithm.personal else torch.zeros(E, dtype=torch.long)
+
+
+def _require_results(caller: str, others: Sequence[object]) -> None:
+    for other in others:
+        if not isinstance(other, Result):
+            raise InputError(f"{caller}: pass results of ff.fit, not {type(other).__name__}: {other!r:.40}")
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:

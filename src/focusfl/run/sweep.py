@@ -35,6 +35,8 @@ from focusfl.util.errors import CannotRun, Diverged, InputError, Interrupted
 from focusfl.util.progress import RunProgress, TotalProgress
 from focusfl.util.workers import run_in_processes
 
+LISTS = ("metrics",)  # options that take several values at once: their commas do not separate points
+MAY_HAVE_COMMAS = ("model", "loss")  # options whose text may have commas itself: mlp:64,32 and weighted:1,5
 SHARE = 0.2  # of each agent's training examples that is held out for validation, unless the user sets it
 CONTENTS = ("results.json", "sweep.svg", "runs", "surrogates")  # besides the marker, which is replaced last
 
@@ -143,11 +145,19 @@ class Sweep:
     def _experiment(self, values: dict[str, str]) -> Experiment:
         raw = apply_changes(copy.deepcopy(self.raw), [f"{key}={text}" for key, text in values.items()])
         raw.setdefault("validation", SHARE)
-        return Experiment.parse(raw)
+        try:
+            return Experiment.parse(raw)
+        except InputError as error:
+            for key in MAY_HAVE_COMMAS:
+                if key in self.swept and str(error).startswith(key):
+                    whole = ",".join(self.grid[key])
+                    advice = f"Commas separate values; quote one that has commas: --set \"{key}='{whole}'\""
+                    raise InputError(f"{error}. {advice}") from error
+            raise
 
 
 def parse_grid(changes: Iterable[str]) -> dict[str, list[str]]:
-    """Read `--set key=a,b,c`. A value in brackets or quotes may have commas.
+    """Read `--set key=a,b,c`. A value in brackets or quotes may have commas; metrics=a,b is one value.
 
     Raises:
         InputError: A change is not of that form, or a key or a value is there twice.
@@ -160,6 +170,7 @@ def parse_grid(changes: Iterable[str]) -> dict[str, list[str]]:
     for change in changes:
         key, equals, text = (part.strip() for part in change.partition("="))
         values = [v.strip() for v in re.findall(r"""(?:\[[^]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[^,])+""", text)]
+        values = [text] if key in LISTS and text else values
         if not equals or not key or not all(values) or not values:
             raise InputError(f"--set {change}: expected key=value,value, for example train.lr=0.01,0.1")
         if key in grid or len(set(values)) < len(values):
