@@ -20,7 +20,7 @@ def require_outside_data(out: Path, fed: Federation) -> None:
     """
     data = fed.root.resolve() if isinstance(fed, FolderFederation) and fed.root is not None else None
     if data in (out.resolve(), *out.resolve().parents):
-        raise InputError(f"{out}: results cannot be inside the folder of the data; choose another folder (out)")
+        raise InputError(f"{out}: results cannot be inside the folder of the data; choose another (--out, or out=)")
 
 
 def require_empty(out: Path, wanted: str) -> None:
