@@ -180,3 +180,12 @@ def test_one_method_with_two_options_is_told_apart(fed, runs):
 def test_a_comparison_refuses_another_seed(fed, runs):
     with pytest.raises(InputError, match=r"against: FedAvg .* seed = 0"):
         runs[0].against(ff.fit(ff.FedAvg(), fed, rounds=1, seed=1))
+
+
+def test_runs_of_different_lengths_are_compared_with_a_note(runs):
+    fed = runs[0].setup.fed
+    compared = runs[0].against(ff.fit(ff.FedAvg(), fed, rounds=1))
+    wanted = f"different numbers of rounds: FOCUS {runs[0].rounds}, FedAvg 1."
+    assert compared.notes == [f"The runs have {wanted}"]
+    assert wanted in str(compared) and wanted in compared._repr_html_()
+    assert not runs[0].against(runs[1]).notes

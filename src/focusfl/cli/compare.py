@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ import typer
 from focusfl.util.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
+    from focusfl.run.callbacks import Callback
     from focusfl.run.experiment import Experiment
 
 Data = Annotated[str, typer.Option(help="Name of the data set (see: focusfl list data), or my_module:my_function")]
@@ -155,6 +156,12 @@ def _run_and_show(
     from focusfl.run.results import read_left_out, run_folder
     from focusfl.run.tracking import check_tools, for_experiment
 
+    tracked: set[tuple[str, int]] = set()
+
+    def trackers(method: str, seed: int) -> Sequence[Callback]:
+        tracked.add((method, seed))
+        return for_experiment(track, out, method, seed)
+
     with resumable(resume, overwrite):
         check_tools(track)
         rows = compare(
@@ -164,8 +171,11 @@ def _run_and_show(
             overwrite,
             note=note,
             models=models,
-            callbacks=lambda method, seed: for_experiment(track, out, method, seed),
+            callbacks=trackers,
         )
+    if track and (before := len({(row["method"], row["seed"]) for row in rows} - tracked)):
+        what = f"{before} of {len(rows)} runs had finished before and were not tracked"
+        note(f"--track: {what}; --overwrite runs them again")
     if as_json:
         print(json.dumps(rows, indent=1))
         return

@@ -74,7 +74,10 @@ class Result:
 
     @property
     def history(self) -> dict[str, list[float]]:
-        """One list per quantity, one entry per round: `pandas.DataFrame(result.history)`."""
+        """One list per quantity, one entry per round: `pandas.DataFrame(result.history)`.
+
+        Where a round was not evaluated, losses and metrics are NaN; `eval_every=1` evaluates every round.
+        """
         return columns.by_round(self.log)
 
     @property
@@ -247,7 +250,8 @@ class Result:
         """Compare this run with others: tables in a notebook, as text with `print`, and a figure with `plot()`.
 
         Args:
-            *others: Results of other methods, or other options, on the same federation with the same seed.
+            *others: Results of other methods, or other options, on the same federation with the same seed. They may
+                have other numbers of rounds; the comparison then says so.
 
         Raises:
             InputError: Another result is of another federation or seed, or of the same method and options.
@@ -268,7 +272,7 @@ class Result:
         return Comparison(rows, self.history)
 
     def plot(self, *others: Result) -> Figure:
-        """Draw each agent's loss, the curves over the rounds if they were kept, and the clusters.
+        """Draw each agent's loss, the curves over the rounds if they were evaluated, and the clusters.
 
         Args:
             *others: Results to compare with, for example of `ff.FedAvg()` and `ff.Local()`, as in `against`.

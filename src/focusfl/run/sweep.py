@@ -132,13 +132,22 @@ class Sweep:
             "select": "validation",
         }
 
+    def changes(self, point: Point) -> list[str]:
+        """Return the `key=value` changes that give an experiment the values of a point, as the user wrote them."""
+        others = {split_method(m)[0] for m in self.base.methods} - {split_method(point.method)[0]} | {"algorithms"}
+        made = []
+        for key, texts in self.grid.items():
+            same = (text for text in texts if key not in point.options or _value(text) == point.options[key])
+            made += [f"{key}={next(same)}"] if key_parts(key)[0] not in others else []
+        return made if "validation" in self.grid else [*made, f"validation={self.base.settings.validation}"]
+
     def _points(self, method: str, methods: list[str]) -> list[tuple[Table, Experiment]]:
         """Return the points of a method: the product of the keys that are not options of another method."""
         keys = [key for key in self.swept if key_parts(key)[0] not in methods or key_parts(key)[0] == method]
         fixed = {key: texts[0] for key, texts in self.grid.items() if key not in keys}
         made = []
         for texts in itertools.product(*(self.grid[key] for key in keys)):
-            point = {key: apply_changes({}, [f"v={text}"])["v"] for key, text in zip(keys, texts, strict=True)}
+            point = {key: _value(text) for key, text in zip(keys, texts, strict=True)}
             made.append((point, self._experiment({**fixed, **dict(zip(keys, texts, strict=True))})))
         return made
 
@@ -154,6 +163,11 @@ class Sweep:
                     advice = f"Commas separate values; quote one that has commas: --set \"{key}='{whole}'\""
                     raise InputError(f"{error}. {advice}") from error
             raise
+
+
+def _value(text: str) -> Any:
+    """Return the value that a text stands for in `--set key=text`."""
+    return apply_changes({}, [f"v={text}"])["v"]
 
 
 def parse_grid(changes: Iterable[str]) -> dict[str, list[str]]:
