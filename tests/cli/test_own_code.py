@@ -25,6 +25,12 @@ def make_federation(seed, agents=3, shift=0.0):
 def make_network():
     return nn.Sequential(nn.Linear(10, 4), nn.Tanh(), nn.Linear(4, 1))
 
+def hospitals(seed=0):
+    return ff.data.folder("hospitals", seed=seed)
+
+def largest_error(values, y):
+    return (values - y).abs().max()
+
 def no_federation():
     return 3
 
@@ -37,6 +43,13 @@ def here(tmp_path):
     shutil.copy(METHOD, tmp_path / "my_methods.py")
     (tmp_path / "my_data.py").write_text(DATA)
     return tmp_path
+
+
+def write_hospitals(here):
+    (here / "hospitals").mkdir()
+    for name in ("bern", "genf", "chur"):
+        rows = "".join(f"{i / 40},{(i * 7) % 11},{i % 2}\n" for i in range(40))
+        (here / "hospitals" / f"{name}.csv").write_text(f"a,b,label\n{rows}")
 
 
 def focusfl(here, *words):
@@ -89,6 +102,32 @@ def test_data_and_network_of_ones_own_in_toml_with_options(here):
     assert json.loads((here / "out/experiment.json").read_text())["model"] == "my_data:make_network"
 
 
+def test_metrics_of_ones_own_and_several_by_name(here):
+    words = ["compare", "--data", "synthetic", "--seeds", "0", "--rounds", "1"]
+    words += ["--set", "algorithms=fedavg,local", "--set", "metrics=mae,my_data:largest_error"]
+    focusfl(here, *words, "--out", "out")
+    rows = json.loads((here / "out/results.json").read_text())
+    assert [row["method"] for row in rows] == ["fedavg", "local"]
+    for row in rows:
+        mae, largest = row["metrics"]["mae"], row["metrics"]["my_data:largest_error"]
+        assert all(a < b for a, b in zip(mae, largest, strict=True))
+
+    (here / "my_data.py").write_text("raise ValueError('a report runs no code of an experiment')\n")
+    focusfl(here, "report", "out")
+
+
+def test_data_of_ones_own_may_be_a_folder_and_results_stay_out_of_it(here, monkeypatch):
+    monkeypatch.chdir(here)
+    write_hospitals(here)
+    words = ["compare", "--data", "my_data:hospitals", "--algorithms", "fedavg", "--rounds", "1", "--seeds", "0"]
+    app([*words, "--out", "out"], standalone_mode=False)
+    [row] = json.loads((here / "out/results.json").read_text())
+    assert row["names"] == ["bern", "chur", "genf"]
+    with pytest.raises(InputError, match="folder of the data"):
+        app([*words, "--out", "hospitals/out"], standalone_mode=False)
+    assert not (here / "hospitals/out").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -101,7 +140,8 @@ def test_data_and_network_of_ones_own_in_toml_with_options(here):
         ("--data my_data:no_federation", "returned int"),
         ("--data my_data:CONSTANT", "expected a function"),
         ("--data my_data:make_federation --set data.agent=3", "did you mean 'agents'"),
-        ("--data my_data:make_federation", "no default model"),
+        ("--data my_data:make_federation", "--set model=mlp:64"),
+        ("--set metrics=my_data:CONSTANT", "not a function"),
         ("--set model=mpl:64", "did you mean 'mlp'"),
         ("--set model=mlp", "mlp:64,32"),
         ("--set model=mlp:0", "mlp:64,32"),

@@ -521,3 +521,22 @@ def test_the_commands_and_messages_of_the_page_are_true(tmp_path, monkeypatch, c
     assert (tmp_path / "runs/hospitals/results.json").exists() and "FOCUS" in said[1].out
     assert names["fed"].agents[5] == "flims" and names["fed"].labels == ("ill", "well")
     assert names["result"].clusters.tolist() in ([0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 0, 0])
+
+
+def test_examples_are_found_by_an_agents_name_or_number(tmp_path):
+    for e, name in enumerate(["bern", "genf"]):
+        table(tmp_path / f"{name}.csv", *examples(e=e))
+    fed = folder(tmp_path)
+    assert torch.equal(fed.test("genf").x, fed.test(1).x) and torch.equal(fed.train("bern").x, fed.train(0).x)
+    plain = ff.data.synthetic()
+    for which, agent, words_ in [
+        (fed, "genff", "did you mean 'genf'"),
+        (fed, 2, "0 to 1"),
+        (fed, -1, "0 to 1"),
+        (fed, 0.5, "0 to 1"),
+        (plain, "bern", "0 to 9"),
+    ]:
+        with pytest.raises(InputError, match=words_):
+            which.test(agent)
+        with pytest.raises(InputError, match=words_):
+            which.train(agent)

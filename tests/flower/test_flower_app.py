@@ -75,7 +75,7 @@ def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:
         RunConfig({**OWN, **change}).deployment()
 
 
-@pytest.mark.parametrize("key", ["algorithm", "data.name", "model", "this:function.option"])
+@pytest.mark.parametrize("key", ["algorithm", "data.name", "model", "metrics", "this:function.option"])
 def test_a_run_configuration_cannot_make_a_node_import_a_module(key: str) -> None:
     import sys
 

@@ -1,5 +1,7 @@
 """Networks by name are those that one would write by hand for the data."""
 
+import sys
+
 import pytest
 import torch
 from helpers.federations import make_ragged
@@ -44,3 +46,19 @@ def test_fit_and_an_experiment_take_a_network_by_name():
     assert "model" not in plain.model_dump() and other.model_dump()["model"] == "mlp:7"
     assert plain.setups(0)["fedavg"].fingerprint != other.setups(0)["fedavg"].fingerprint
     assert Experiment.model_validate(other.model_dump()).model == "mlp:7"
+
+
+def test_a_network_named_by_its_module_is_found_again_when_its_model_is_loaded(tmp_path, monkeypatch):
+    network = "nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))"
+    code = f"from torch import nn\n\ndef make():\n    return {network}\n"
+    (tmp_path / "named_by_module.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    fed = make_ragged()
+    result = ff.fit(ff.FedAvg(), fed, model="named_by_module:make", rounds=1, bayes="none")
+    result.save("model")
+    monkeypatch.delitem(sys.modules, "named_by_module")
+    with pytest.raises(InputError, match=r"named_by_module:make.*allow_code"):
+        ff.load("model")
+    x = fed.test(0).x
+    assert torch.equal(ff.load("model", allow_code=True).predict(0, x), result.predict(0, x))
+    monkeypatch.delitem(sys.modules, "named_by_module")

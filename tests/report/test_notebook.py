@@ -172,8 +172,20 @@ def test_one_method_with_two_options_is_told_apart(fed, runs):
     assert "FOCUS M=3" in runs[0].against(other, runs[1])._repr_html_()
     with pytest.raises(InputError, match="same options"):
         runs[0].against(runs[0])
+    for compared in (runs[0].against, runs[0].explain, runs[0].plot):
+        with pytest.raises(InputError, match="not int"):
+            compared(1)
 
 
 def test_a_comparison_refuses_another_seed(fed, runs):
     with pytest.raises(InputError, match=r"against: FedAvg .* seed = 0"):
         runs[0].against(ff.fit(ff.FedAvg(), fed, rounds=1, seed=1))
+
+
+def test_runs_of_different_lengths_are_compared_with_a_note(runs):
+    fed = runs[0].setup.fed
+    compared = runs[0].against(ff.fit(ff.FedAvg(), fed, rounds=1))
+    wanted = f"different numbers of rounds: FOCUS {runs[0].rounds}, FedAvg 1."
+    assert compared.notes == [f"The runs have {wanted}"]
+    assert wanted in str(compared) and wanted in compared._repr_html_()
+    assert not runs[0].against(runs[1]).notes

@@ -83,3 +83,10 @@ def test_without_matplotlib_the_extra_is_named(runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"focusfl\[plot\]"):
         runs[0].plot()
+
+
+def test_a_figure_without_curves_says_how_to_have_them(runs):
+    assert "eval_every=1" in runs[0].plot()._suptitle.get_text()
+    row = runs[0].row()
+    for history in ({"round": [1, 2], "avg_loss": [2.0, 1.0]}, {"round": [1], "avg_loss": [1.0]}, None):
+        assert "eval_every" not in figure(row, (), history)._suptitle.get_text()

@@ -108,6 +108,26 @@ def test_options_with_names_work_from_toml(tmp_path):
             Experiment.parse(raw).with_settings(**{name: {"mine": abs} if name == "metrics" else abs})
 
 
+def test_metrics_of_ones_own_are_named_by_module_or_entry_point(tmp_path, monkeypatch, ragged):
+    code = "def zeros(p, y):\n    return (y == 0).float().mean()\n\nTEN = 10\n"
+    (tmp_path / "metrics_of_mine.py").write_text(code)
+    info = tmp_path / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[focusfl.metrics]\nzeros = metrics_of_mine:zeros\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = ff.Settings(metrics="metrics_of_mine:zeros, zeros")
+    assert settings.metrics == ("metrics_of_mine:zeros", "zeros")
+    assert "metrics_of_mine" not in sys.modules  # settings are also read from files, and these import nothing
+    result = ff.fit(ff.FedAvg(), ragged, rounds=1, settings=settings)
+    wanted = [(ragged.test(e).y == 0).float().mean().item() for e in range(ragged.E)]
+    assert [values.tolist() for values in result.metrics.values()] == [pytest.approx(wanted)] * 2
+    for wrong, word in [("metrics_of_mine:TEN", "function"), ("zeross", "'zeros'"), ("absent_x:f", "absent_x")]:
+        with pytest.raises(InputError, match=word):
+            ff.fit(ff.FedAvg(), ragged, rounds=1, metrics=[wrong])
+    monkeypatch.delitem(sys.modules, "metrics_of_mine")
+
+
 # --- validation and early stopping
 
 
@@ -171,6 +191,53 @@ def test_patience_counts_evaluations():
     pairs = zip(result.history["round"], result.history["validation_loss"], strict=True)
     evaluated = [t for t, loss in pairs if not math.isnan(loss)]
     assert evaluated == list(range(3, result.rounds + 1, 3)) and result.rounds == result.t + 6
+
+
+class Rising(ff.FedAvg):
+    """FedAvg that has settled after some rounds; it counts them in its state."""
+
+    def start(self, networks, E):
+        return super().start(networks, E) | {"rounds": torch.tensor(0)}
+
+    def aggregate(self, server, add, each, cohort):
+        return super().aggregate(server, add, each, cohort) | {"rounds": server["rounds"] + 1}
+
+    def settled(self, server):
+        return int(server["rounds"]) > 6
+
+
+@engines
+def test_rounds_before_a_method_has_settled_are_neither_counted_nor_chosen(engine):
+    fed, chosen = overfitting(patience=1, engine=engine)
+    assert ff.fit(ff.FedAvg(), fed, **chosen).rounds < 6  # its validation loss soon rises
+    result = ff.fit(Rising(), fed, **chosen)
+    losses = result.history["validation_loss"]
+    assert result.t == 7 + int(np.argmin(losses[6:])) > 1 + int(np.argmin(losses)) and result.rounds == result.t + 1
+    short = ff.fit(Rising(), fed, **chosen | {"rounds": 5})  # nothing else exists
+    assert short.rounds == 5 and short.t == 1 + int(np.argmin(short.history["validation_loss"]))
+
+
+@pytest.mark.parametrize(("M", "least"), [(2, 4), ("auto", 4), (1, 1)])
+def test_focus_is_not_stopped_before_a_round_with_its_clusters(M, least):
+    """The first three rounds train one model, which is split after the third; with M = 1 there is no split."""
+    fed, chosen = overfitting(patience=1, train=ff.Train(lr=2.0, steps=20, batch=8))
+    result = ff.fit(ff.Focus(M=M), fed, **chosen)
+    assert result.t >= least and result.rounds == result.t + 1
+    losses = result.history["validation_loss"]
+    assert (losses[1] > losses[0]) and result.t - 1 == least - 1 + int(np.argmin(losses[least - 1 :]))
+
+
+def test_an_early_stop_during_the_warm_up_survives_a_resume(tmp_path):
+    fed, chosen = overfitting(patience=1, train=ff.Train(lr=2.0, steps=20, batch=8))
+
+    def ctrl_c(setup, done):
+        if done.t == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        ff.fit(ff.Focus(M=2), fed, out=tmp_path, callbacks=[ctrl_c], **chosen)
+    resumed = ff.fit(ff.Focus(M=2), fed, out=tmp_path, resume=True, **chosen)
+    same(ff.fit(ff.Focus(M=2), fed, **chosen), resumed)
 
 
 def test_validation_data_of_ones_own():
@@ -263,10 +330,28 @@ def test_compare_gives_each_run_its_callbacks(tmp_path):
     ]
 
 
+def test_a_single_callback_needs_no_list(ragged):
+    seen = []
+    ff.fit(ff.FedAvg(), ragged, rounds=2, callbacks=lambda setup, done: seen.append(done.scores is not None))
+    ff.fit(ff.FedAvg(), ragged, rounds=2, callbacks=Watch(seen))
+    assert seen == [True, True, ("", "start", 2), ("", 1, True), ("", 2, True), ("", "end", 2)]
+
+
 @pytest.mark.parametrize("wrong", [3, Callback])
-def test_what_is_not_a_callback_is_refused(ragged, wrong):
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_is_not_a_callback_is_refused(ragged, wrong, listed):
     with pytest.raises(InputError, match="callbacks"):
-        ff.fit(ff.FedAvg(), ragged, rounds=1, callbacks=[wrong])
+        ff.fit(ff.FedAvg(), ragged, rounds=1, callbacks=[wrong] if listed else wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("optimizer", "optimiser"), ("callback", "callbacks"), ("epoch", "known: "), ("seeds", "seed")],
+)
+def test_a_misspelt_option_is_answered_with_the_nearest_that_fit_takes(ragged, name, near):
+    with pytest.raises(InputError, match=rf"unknown option '{name}'.*{near}") as error:
+        ff.fit(ff.FedAvg(), ragged, rounds=1, **{name: 1})
+    assert "out" in str(error.value).split("nown: ")[1].split(", ")
 
 
 # --- a folder, Ctrl-C and resume

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -47,12 +48,18 @@ def test_an_option_of_a_method_multiplies_the_runs_of_that_method_alone():
         (["focus.M=2,3"], "focus is not one of the algorithms"),
         (["validation=0"], "validation"),
         (["validation=0.1,0.2"], "one value"),
-        (["model=mlp:64,32"], "32"),
+        (["model=mlp:64,32"], r"""--set "model='mlp:64,32'\""""),
+        (["loss=huber:delta=1,2"], r"""--set "loss='huber:delta=1,2'\""""),
     ],
 )
 def test_what_cannot_be_swept_is_refused(changes, words):
     with pytest.raises(InputError, match=words):
         Sweep(RAW, parse_grid(changes))
+
+
+def test_several_metrics_are_one_value():
+    made = Sweep(RAW, parse_grid(["metrics=mae,r2", "train.lr=0.01,0.1"]))
+    assert made.swept == ["train.lr"] and made.base.settings.metrics == ("mae", "r2")
 
 
 def row(validation, test):
@@ -183,3 +190,24 @@ def test_points_that_diverge_are_shown_and_not_chosen(tmp_path, capsys):
         app(["report", str(tmp_path / "out")], standalone_mode=False)
     with pytest.raises(InputError, match="another sweep"):
         app([*words.split(), "--set", "train.steps=3"], standalone_mode=False)
+
+
+def test_the_last_lines_train_and_save_the_models_of_the_chosen_values(tmp_path, monkeypatch, capsys):
+    """The printed commands give the rows of the sweep again, and models."""
+    monkeypatch.chdir(tmp_path)
+    words = ["sweep", "--data", "synthetic", "--algorithms", "ditto,fedavg", "--seeds", "0", "--rounds", "2"]
+    words += ["--out", "s", "--jobs", "1"]
+    grid = ["train.lr=0.01,0.1", "ditto.lam=0.1,1", "model='mlp:3,2',linear", "train.steps=3"]
+    app([*words, *(word for text in grid for word in ("--set", text))], standalone_mode=False)
+    said = capsys.readouterr().out.splitlines()
+    commands = [shlex.split(line) for line in said if line.startswith("  focusfl compare")]
+    assert said[-3:] == [said[-3], *(f"  {shlex.join(command)}" for command in commands)] and len(commands) == 2
+    assert "ditto.lam" in said[-2] and "ditto.lam" not in said[-1]
+    swept = files.read_json(tmp_path / "s/results.json")
+    for command in commands:
+        app(command[1:], standalone_mode=False)
+        [row] = files.read_json(tmp_path / command[-1] / "results.json")
+        own = [other for other in swept if other["method"] == row["method"]]
+        chosen = min(own, key=lambda other: other["validation_loss"])
+        assert row["loss"] == chosen["loss"] and row["validation_loss"] == chosen["validation_loss"]
+        assert list((tmp_path / command[-1]).glob("runs/*/model/model.json"))

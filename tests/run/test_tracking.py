@@ -291,6 +291,19 @@ def test_the_command_line_tracks_every_run(tmp_path, focusfl):
     assert len(list((tracked / "wandb").glob("wandb/offline-run-*"))) == 4
 
 
+def test_the_command_line_says_which_runs_it_does_not_track(tmp_path, focusfl):
+    words = ["compare", "--data", "synthetic", "--algorithms", "fedavg,local", "--seeds", "0", "--rounds", 1]
+    words += ["--out", "out"]
+    assert "--track" not in focusfl(*words)[2]
+    code, _, err = focusfl(*words, "--track", "tensorboard")
+    assert code == 0 and "--track: 2 of 2 runs" in err and "--overwrite" in err
+    (tmp_path / "out/runs/local-seed0/result.json").unlink()
+    code, _, err = focusfl(*words, "--resume", "--track", "tensorboard")
+    assert code == 0 and "--track: 1 of 2 runs" in err
+    code, _, err = focusfl(*words, "--overwrite", "--track", "tensorboard")
+    assert code == 0 and "--track" not in err
+
+
 def test_the_command_line_refuses_a_tool_before_anything_is_written(tmp_path, focusfl, monkeypatch):
     code, _, err = focusfl("compare", "--data", "synthetic", "--out", "out", "--track", "tensorbord")
     assert code == 2 and "--track tensorbord: did you mean 'tensorboard'" in err

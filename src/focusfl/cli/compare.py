@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ import typer
 from focusfl.util.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
+    from focusfl.run.callbacks import Callback
     from focusfl.run.experiment import Experiment
 
 Data = Annotated[str, typer.Option(help="Name of the data set (see: focusfl list data), or my_module:my_function")]
@@ -78,6 +79,8 @@ def _replaced(algorithms: str, seeds: str, rounds: int | None) -> list[str]:
     """Return the options that replace those of a TOML file, as for --set."""
     from json import dumps
 
+    from focusfl.run.experiment import split_list
+
     changes = [f"algorithms={dumps(split_list(algorithms))}"] * bool(algorithms)
     changes += [f"seeds={parse_seeds(seeds)}"] * bool(seeds)
     return changes if rounds is None else [*changes, f"rounds={rounds}"]
@@ -115,6 +118,8 @@ def described(data: str, algorithms: str, seeds: str, rounds: int | None, engine
     Raises:
         InputError: The seeds are not numbers.
     """
+    from focusfl.run.experiment import split_list
+
     names = split_list(algorithms)
     raw: dict[str, Any] = {"data": {"name": data}, "algorithms": names, "engine": engine}
     raw["seeds"] = parse_seeds(seeds)
@@ -131,17 +136,6 @@ def parse_seeds(seeds: str) -> list[int]:
         return [int(part) for part in seeds.split(",") if part.strip()]
     except ValueError as error:
         raise InputError(f"--seeds {seeds}: expected comma-separated whole numbers, for example 0,1,2") from error
-
-
-def split_list(text: str) -> list[str]:
-    """Split at the commas that are not within brackets.
-
-    >>> split_list("focus, hardcluster:clusters=[0,0,1]")
-    ['focus', 'hardcluster:clusters=[0,0,1]']
-    """
-    import re
-
-    return [name.strip() for name in re.split(r",(?![^\[]*\])", text) if name.strip()]
 
 
 def default_folder(name: str, experiment: str) -> Path:
@@ -199,6 +193,12 @@ def _run_and_show(
     from focusfl.run.results import read_left_out, run_folder
     from focusfl.run.tracking import check_tools, for_experiment
 
+    tracked: set[tuple[str, int]] = set()
+
+    def trackers(method: str, seed: int) -> Sequence[Callback]:
+        tracked.add((method, seed))
+        return for_experiment(track, out, method, seed)
+
     with resumable(resume, overwrite):
         check_tools(track)
         rows = compare(
@@ -208,8 +208,11 @@ def _run_and_show(
             overwrite,
             note=note,
             models=models,
-            callbacks=lambda method, seed: for_experiment(track, out, method, seed),
+            callbacks=trackers,
         )
+    if track and (before := len({(row["method"], row["seed"]) for row in rows} - tracked)):
+        what = f"{before} of {len(rows)} runs had finished before and were not tracked"
+        note(f"--track: {what}; --overwrite runs them again")
     if as_json:
         print(json.dumps(rows, indent=1))
         return

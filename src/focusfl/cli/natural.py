@@ -40,10 +40,11 @@ def run(
         track: Tools that track the runs.
         as_json: Print natural.json instead of tables.
     """
-    from focusfl.cli.compare import note, parse_seeds, resumable, split_list
+    from focusfl.cli.compare import note, parse_seeds, resumable
     from focusfl.data.sets.natural import NATURAL
     from focusfl.research.natural import benchmark, report
     from focusfl.run.compare import compare
+    from focusfl.run.experiment import split_list
     from focusfl.run.tracking import check_tools, for_experiment
     from focusfl.util import files
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Annotated
 
 import typer
@@ -56,6 +57,7 @@ def sweep(
 
     from focusfl.report.sweep import choose, table
     from focusfl.run import sweep as sweeps
+    from focusfl.run.results import run_name
 
     require_choice("--select", select, ("validation",))
     wanted = sweeps.Sweep(described(data, algorithms, seeds, rounds, engine), sweeps.parse_grid(set_))
@@ -67,3 +69,12 @@ def sweep(
         return
     Console(markup=False, emoji=False).print(table(points))
     print(f"Results: {folder / 'results.json'}, plot: {folder / 'sweep.svg'}")
+    chosen = choose(points)
+    if chosen:
+        print("A sweep saves no models. To train and save those of the chosen values:")
+    for point in chosen:
+        words = ["focusfl", "compare", "--data", data, "--algorithms", point.method, "--seeds", seeds]
+        words += [] if rounds is None else ["--rounds", str(rounds)]
+        words += [] if engine == "auto" else ["--engine", engine]
+        words += [word for change in wanted.changes(point) for word in ("--set", change)]
+        print(f"  {shlex.join([*words, '--out', f'{folder}-{run_name(point.method)}'])}")

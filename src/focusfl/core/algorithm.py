@@ -287,6 +287,10 @@ class Algorithm(ABC):
         """Return the method whose clusters this one needs, or None. It is run to its end first."""
         return None
 
+    def settled(self, server: State) -> bool:
+        """Return whether validation losses may decide when to stop: not while FOCUS has one model for all."""
+        return True
+
     @property
     def max_models(self) -> int | None:
         """The largest number of models in the server's w if it changes during training, else None."""
@@ -351,6 +355,9 @@ class Wrapper(Algorithm):
 
     def check(self, w: Models, classes: int | None, E: int, h: Predictor) -> None:
         self.inner.check(w, classes, E, h)
+
+    def settled(self, server: State) -> bool:
+        return self.inner.settled(server)
 
     def prerequisite(self) -> Prerequisite | None:
         """Return the inner method's prerequisite; it and the method made from its clusters are wrapped too."""

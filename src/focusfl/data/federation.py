@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from focusfl.core import Data
 from focusfl.core.train import Train
 from focusfl.data.check import as_data, check_agents, check_clusters
 from focusfl.data.overview import overview
-from focusfl.util.errors import InputError, require
+from focusfl.util.errors import InputError, nearest, require
 
 VALIDATION = 1  # the purpose of a split that is not for testing: its draws are others
 
@@ -114,13 +115,32 @@ class Federation:
         """Whether an example has several labels, each 0 or 1."""
         return self.training.y.dim() == 2
 
-    def train(self, e: int) -> Data:
-        """Return the training examples of agent e."""
-        return self.training.of(e)
+    def train(self, agent: int | str) -> Data:
+        """Return the training examples of an agent.
 
-    def test(self, e: int) -> Data:
-        """Return the test examples of agent e."""
-        return self.testing.of(e)
+        Args:
+            agent: Its number, or its name if the agents have names.
+
+        Raises:
+            InputError: There is no such agent.
+        """
+        return self.training.of(self._number(agent))
+
+    def test(self, agent: int | str) -> Data:
+        """Return the test examples of an agent, as `train` does."""
+        return self.testing.of(self._number(agent))
+
+    def _number(self, agent: int | str) -> int:
+        """Return the number of an agent that is given by number or name."""
+        if isinstance(agent, str):
+            names = list(getattr(self, "agents", ()))
+            if agent in names:
+                return names.index(agent)
+            unnamed = f"the agents have no names: use their numbers, 0 to {self.E - 1}"
+            raise InputError(f"agent {agent!r}: {nearest(agent, names) if names else unnamed}")
+        if not hasattr(agent, "__index__") or not 0 <= index(agent) < self.E:
+            raise InputError(f"agent {agent}: there are agents 0 to {self.E - 1}")
+        return index(agent)
 
     def to(self, device: torch.device) -> Federation:
         """Return the same federation with its examples on `device`."""

@@ -1,5 +1,7 @@
 """Metrics of one agent's predictions besides loss and accuracy: by name, or functions of the user's own.
 
+A function of the user's own is passed, or named as "my_module:my_metric" or by an entry point of `focusfl.metrics`.
+
 A metric is a function of (predictions, targets): probabilities [n, C] and classes [n]; with several labels per
 example their probabilities and 0 or 1, both [n, L]; in regression values [n] and numbers [n]. Where it is not
 defined, as the area under the curve of a single class, it is NaN.
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from focusfl.util import plugins
 from focusfl.util.errors import InputError, nearest
 
 Metric = Callable[[Tensor, Tensor], float]
@@ -136,18 +139,36 @@ FOR_CLASSES: dict[str, Metric] = {
     "log-loss": log_loss,
 }
 FOR_NUMBERS: dict[str, Metric] = {"mae": mae, "r2": r2}
+BUILT_IN = FOR_CLASSES | FOR_NUMBERS
+LOWER_IS_BETTER = ("calibration-error", "log-loss", "mae")  # of the metrics built in; the others: higher
 
 
 def metric(name: str) -> Metric:
-    """Return the metric of that name.
+    """Return the metric of that name; one of the user's own is imported.
+
+    Args:
+        name: A key of BUILT_IN, an entry point of `focusfl.metrics`, or "my_module:my_metric".
 
     Raises:
-        InputError: There is none; the message suggests the nearest.
+        InputError: There is none, or it is not a function; the message suggests the nearest.
     """
-    known = FOR_CLASSES | FOR_NUMBERS
-    if name not in known:
-        raise InputError(f"metrics: unknown metric {name!r}: {nearest(name, known)}")
-    return known[name]
+    check_name(name)
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    own = plugins.is_reference(name)
+    found = plugins.load_object(name) if own else plugins.entry_point("focusfl.metrics", name)
+    if isinstance(found, type) or not callable(found):
+        raise InputError(f"metrics: {name} is not a function of (predictions, targets)")
+    function: Metric = found
+    return function
+
+
+def check_name(name: str) -> None:
+    """Raise an InputError unless there may be a metric of that name. Nothing is imported."""
+    if name not in BUILT_IN and not plugins.is_reference(name):
+        points = plugins.entry_points("focusfl.metrics")
+        if name not in points:
+            raise InputError(f"metrics: unknown metric {name!r}: {nearest(name, [*BUILT_IN, *points])}")
 
 
 def resolve(metrics: MetricOption, classes: int | None) -> dict[str, Metric]:
@@ -171,9 +192,12 @@ def resolve(metrics: MetricOption, classes: int | None) -> dict[str, Metric]:
 
 
 def check_option(metrics: MetricOption) -> MetricOption:
-    """Return the option in its usual form, a tuple of names or a dict; check what does not depend on the data."""
+    """Return the option in its usual form, a tuple of names or a dict; check what does not depend on the data.
+
+    A text may hold several names, separated by commas. Nothing is imported: settings are also read from files.
+    """
     if isinstance(metrics, str):
-        metrics = (metrics,)
+        metrics = tuple(name.strip() for name in metrics.split(",") if name.strip())
     if not isinstance(metrics, Mapping):
         names = tuple(metrics)
         if not all(isinstance(name, str) for name in names):
@@ -183,7 +207,7 @@ def check_option(metrics: MetricOption) -> MetricOption:
         if shown in RESERVED:
             raise InputError(f"metrics: {shown} is measured anyway: use another name")
         if isinstance(given, str):
-            metric(given)
+            check_name(given)
         elif not callable(given):
             raise InputError(f"metrics: {shown} is not a function of (predictions, targets)")
     return metrics

@@ -13,6 +13,7 @@ from torch import nn
 
 from focusfl.models.embeddings import empty_encoder, encoder_config
 from focusfl.models.mlp import linear, mlp
+from focusfl.models.named import own_network
 from focusfl.models.resnet import Block, resnet18
 from focusfl.models.task import shared_weights
 from focusfl.models.text import TextClassifier
@@ -164,7 +165,8 @@ def describe(
 
     Args:
         network: The network.
-        made_by: The function that made it; if it is a module's own function, the description names it.
+        made_by: The function that made it; the description names it if it is a module's, or was named as
+            "module:function".
 
     Returns:
         The description of one of our networks, recognised by its structure; otherwise an `OwnSpec`.
@@ -241,6 +243,8 @@ def _same(network: nn.Module, spec: NetworkSpec) -> bool:
 
 def _name(made_by: object) -> str:
     """Return "module:function" if this finds the function again, else ""."""
+    if isinstance(made_by, partial) and made_by.func is own_network:
+        return str(made_by.args[0])  # as the user named it
     module, name = getattr(made_by, "__module__", None), getattr(made_by, "__qualname__", "")
     if isinstance(made_by, nn.Module | partial) or not isinstance(module, str) or not callable(made_by):
         return ""

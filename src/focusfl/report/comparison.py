@@ -40,6 +40,14 @@ class Comparison:
         found = {row["method"]: compare_losses(self.rows[:1], [row]) for row in self.rows[1:]}
         return {method: gains for method, gains in found.items() if gains is not None}
 
+    @property
+    def notes(self) -> list[str]:
+        """What to know before the runs are compared, one sentence each."""
+        if len({row["rounds"] for row in self.rows}) == 1:
+            return []
+        each = ", ".join(f"{title(row['method'])} {row['rounds']}" for row in self.rows)
+        return [f"The runs have different numbers of rounds: {each}."]
+
     def plot(self) -> Figure:
         """Draw losses, curves and clusters (see `Result.plot`)."""
         return figure(self.rows[0], self.rows[1:], self.history)
@@ -47,11 +55,11 @@ class Comparison:
     def __str__(self) -> str:
         text = StringIO()
         show(list(self.rows), {}, Console(file=text, width=WIDTH, markup=False, emoji=False))
-        return text.getvalue()
+        return "".join([text.getvalue(), *(f"Note: {line}\n" for line in self.notes)])
 
     def __repr__(self) -> str:
         runs = [f"{title(row['method'])}: {faa_text(row)}" for row in self.rows]
         return f"Comparison({'; '.join(runs)})"
 
     def _repr_html_(self) -> str:
-        return comparison_card(self.rows, self.gains)
+        return comparison_card(self.rows, self.gains, self.notes)

@@ -11,7 +11,7 @@ from focusfl import __version__
 from focusfl.algorithms import title
 from focusfl.report import certainty, sentences
 from focusfl.report.disclosure import disclosed
-from focusfl.report.rows import METRICS, Row, by_method, clusters_right, values
+from focusfl.report.rows import Row, by_method, clusters_right, columns, values
 from focusfl.report.section import Section
 from focusfl.util.files import visible
 
@@ -50,13 +50,13 @@ def report(name: str, experiment: dict[str, Any], section: Section) -> str:
 
 def results_table(rows: Sequence[Row]) -> str:
     """One line per method, the one with the best FAA first."""
-    columns = {metric: heading for metric, heading in METRICS.items() if rows[0][metric] is not None}
+    shown = columns(rows)
     lines = []
     for name, runs in sorted(by_method(rows).items(), key=lambda item: mean(values(item[1], "faa"))):
-        each = [values(runs, metric) for metric in columns]
-        cells = [f"{mean(v):.4f}" + (f" ± {pstdev(v):.4f}" if len(v) > 1 else "") for v in each]
+        each = [column.values(runs) for column in shown]
+        cells = [f"{mean(v):.4f}" + (f" ± {pstdev(v):.4f}" if len(v) > 1 else "") if v else "-" for v in each]
         lines.append([plain(name), *cells, clusters_right(runs), f"{mean(r['seconds'] for r in runs):.1f}"])
-    return grid(["method", *columns.values(), "clusters right", "seconds"], lines)
+    return grid(["method", *(plain(column.heading) for column in shown), "clusters right", "seconds"], lines)
 
 
 def faa_intervals(rows: Sequence[Row]) -> list[str]:

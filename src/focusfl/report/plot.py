@@ -26,6 +26,7 @@ MAX_AGENTS = 40  # lines: of more agents those with the largest losses are shown
 MAX_NAME = 24  # characters of an agent's name
 LOG_RATIO = 20  # of the largest loss to the least: from here on the axis is logarithmic
 MARKERS = "osD^vP"  # beside colours: they differ in print, too
+NO_CURVES = "No curves over the rounds, as they were not evaluated: fit with eval_every=1 to have them."
 CURVES = {  # columns of a history, and how they look
     "avg_loss": ("mean of the agents", "-", COLOURS[0]),
     "agnostic_loss": ("worst agent", "--", COLOURS[4]),
@@ -80,6 +81,8 @@ def figure(row: Row, others: Sequence[Row] = (), history: Mapping[str, Sequence[
     handles, labels = (each[::-1] for each in all_axes[0].get_legend_handles_labels())  # the run itself first
     made.legend(handles, labels, loc="outside lower left", ncols=len(labels), fontsize="small", frameon=False)
     about = _plain(f"{title(row['method'])} on {row['data']}, seed {row['seed']}")
+    if len(curves["avg_loss"]) < 2 <= len((history or {}).get("round", ())):
+        about += f"\n{NO_CURVES}"
     made.suptitle(about, fontsize="medium", x=0.01, ha="left")
     return made
 

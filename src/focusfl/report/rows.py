@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import (
     Annotated,
     Any,
@@ -21,6 +23,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from focusfl.algorithms import title
+from focusfl.fairness.scores import BUILT_IN, LOWER_IS_BETTER
 from focusfl.util import files
 from focusfl.util.errors import InputError
 
@@ -267,6 +270,60 @@ def by_method(rows: Sequence[Row]) -> Runs:
 def values(runs: Sequence[Row], metric: Metric) -> list[float]:
     """Return the metric of each run that has it: there is no accuracy in regression."""
     return [value for row in runs if (value := row[metric]) is not None]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table of results: a number per run.
+
+    Attributes:
+        key: Of the row; for a metric that the user asked for, its name in `metrics`.
+        heading: What the table calls it.
+        better: Which values are better; "" if that is not known, as of a function of the user's own.
+        asked: Whether the user asked for it; its value is the mean over the agents for whom it is defined.
+    """
+
+    key: str
+    heading: str
+    better: Literal["higher", "lower", ""]
+    asked: bool = False
+
+    def values(self, runs: Sequence[Row]) -> list[float]:
+        """Return the number of each run that has it."""
+        if not self.asked:
+            return values(runs, cast(Metric, self.key))
+        each = [[v for v in row.get("metrics", {}).get(self.key, ()) if v is not None] for row in runs]
+        return [mean(known) for known in each if known]
+
+    def best(self, means: Iterable[float]) -> float | None:
+        """Return the best of several means; None if there are none, or it is not known which is better."""
+        found = list(means)
+        if not found or not self.better:
+            return None
+        return max(found) if self.better == "higher" else min(found)
+
+
+def columns(rows: Sequence[Row], also: Iterable[Metric] = ()) -> list[Column]:
+    """Return the columns that a table of these rows has: the metrics asked for follow the loss.
+
+    Args:
+        rows: The rows.
+        also: Metrics that are shown even if no row has them.
+    """
+    found: list[Column] = []
+    for key, heading in METRICS.items():
+        if key in also or any(row[key] is not None for row in rows):
+            found.append(Column(key, heading, "higher" if key == "avg_acc" else "lower"))
+        if key == "avg_loss":
+            names = dict.fromkeys(name for row in rows for name in row.get("metrics", {}))
+            found += [Column(name, name, _better(name), asked=True) for name in names]
+    return found
+
+
+def _better(name: str) -> Literal["higher", "lower", ""]:
+    if name not in BUILT_IN:
+        return ""
+    return "lower" if name in LOWER_IS_BETTER else "higher"
 
 
 def clusters_right(runs: Sequence[Row], unknown: str = "-") -> str:

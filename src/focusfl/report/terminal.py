@@ -12,8 +12,7 @@ from rich.text import Text
 
 from focusfl.algorithms import title
 from focusfl.report import certainty, sentences
-from focusfl.report.rows import METRICS, Row, Runs, agent_numbers, by_method, clusters_right, shared_agents
-from focusfl.report.rows import values as values_of
+from focusfl.report.rows import Row, Runs, agent_numbers, by_method, clusters_right, columns, shared_agents
 
 MAX_BAR_METHODS = 4  # methods whose bars fit side by side
 BAR_WIDTH = 16  # characters
@@ -37,29 +36,33 @@ def show(rows: list[Row], left_out: dict[str, str], console: Console) -> None:
 def methods(runs: Runs) -> Table:
     """Mean and standard deviation over the seeds; the best mean of each column is bold."""
     first = next(iter(runs.values()))
-    columns = {metric: heading for metric, heading in METRICS.items() if first[0][metric] is not None}
+    shown = columns([row for rows in runs.values() for row in rows])
     about = f"{first[0]['data']}: mean±standard deviation over {len(first)} seed(s)"
     table = Table(title=about, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    means = {name: {k: mean(values_of(rows, k)) for k in columns} for name, rows in runs.items()}
-    lines = []
-    for name, rows in runs.items():
-        cells = []
-        for k in columns:
-            digits = 3 if k == "avg_acc" else 4
-            spread = f"±{pstdev(values_of(rows, k)):.1g}" if len(rows) > 1 else ""
-            cells.append(f"{means[name][k]:.{digits}f}{spread}")
-        lines.append([name, *cells, clusters_right(rows)])
+    each = {name: [column.values(rows) for column in shown] for name, rows in runs.items()}
+    digits = [3 if column.key == "avg_acc" else 4 for column in shown]
+    lines = {name: list(map(_mean_and_spread, numbers, digits)) for name, numbers in each.items()}
     table.add_column("method", overflow="fold")
-    for i, heading in enumerate(columns.values(), 1):  # a narrow terminal folds the names, never the numbers
-        table.add_column(heading, justify="right", min_width=max(len(line[i]) for line in lines))
+    for i, column in enumerate(shown):  # a narrow terminal folds the names, never the numbers
+        width = max(len(line[i]) for line in lines.values())
+        table.add_column(column.heading, justify="right", min_width=width)
     table.add_column("clusters right", justify="right", width=8)
-    best = {k: (max if k == "avg_acc" else min)(m[k] for m in means.values()) for k in columns}
-    for name, *cells, right in lines:
-        marked = [
-            Text(cell, "bold" if means[name][k] == best[k] else "") for k, cell in zip(columns, cells, strict=True)
-        ]
-        table.add_row(name, *marked, right)
+    means = {name: [mean(found) if found else None for found in numbers] for name, numbers in each.items()}
+    best = [
+        column.best(v for numbers in means.values() if (v := numbers[i]) is not None)
+        for i, column in enumerate(shown)
+    ]
+    for name, cells in lines.items():
+        bold = [v is not None and v == b for v, b in zip(means[name], best, strict=True)]
+        marked = [Text(cell, "bold" if is_best else "") for cell, is_best in zip(cells, bold, strict=True)]
+        table.add_row(name, *marked, clusters_right(runs[name]))
     return table
+
+
+def _mean_and_spread(numbers: list[float], digits: int) -> str:
+    if not numbers:
+        return "-"
+    return f"{mean(numbers):.{digits}f}" + (f"±{pstdev(numbers):.1g}" if len(numbers) > 1 else "")
 
 
 def faa_intervals(runs: Runs) -> RenderableType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from focusfl.util.errors import InputError
 
@@ -34,14 +34,22 @@ class Callback:
         """Called with the result of a run that has finished or was stopped by a callback."""
 
 
+Watcher: TypeAlias = "Callback | Callable[[Setup, Round], bool | None]"
+
+
 class Callbacks(Callback):
     """Several callbacks as one. All are called, in order; each may be a function, which is called as `on_round`.
+
+    Args:
+        each: Callbacks and functions, or a single one.
 
     Raises:
         InputError: One of them is neither.
     """
 
-    def __init__(self, each: Iterable[Callback | Callable[[Setup, Round], bool | None]]) -> None:
+    def __init__(self, each: Watcher | Iterable[Watcher]) -> None:
+        if isinstance(each, Callback) or not isinstance(each, Iterable):
+            each = [each]
         self.each = [one if isinstance(one, Callback) else _Function(one) for one in each]
 
     def on_start(self, setup: Setup) -> None:

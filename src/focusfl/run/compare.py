@@ -29,6 +29,7 @@ from focusfl.run.best_loss import Surrogates, resolve
 from focusfl.run.callbacks import Callback, Callbacks
 from focusfl.run.experiment import Experiment
 from focusfl.run.fit import notes, train_and_judge
+from focusfl.run.out_folder import require_empty, require_outside_data
 from focusfl.run.result import Result
 from focusfl.run.setup import Setup
 from focusfl.util import files
@@ -36,8 +37,8 @@ from focusfl.util.errors import CannotRun, Diverged, InputError
 from focusfl.util.interrupt import graceful_stop
 from focusfl.util.progress import RunProgress
 
-# What an experiment writes. The marker is last, so that it is also deleted last.
-CONTENTS = ("results.json", "left-out.json", "runs", "tracking", "surrogates", "data.json", "experiment.json")
+# What an experiment writes besides its marker, experiment.json, which --overwrite replaces last.
+CONTENTS = ("results.json", "left-out.json", "runs", "tracking", "surrogates", "data.json")
 
 
 def no_callbacks(method: str, seed: int) -> Sequence[Callback]:
@@ -82,10 +83,8 @@ def compare(
         raise InputError(f"no method can run: {next(iter(left_out.values()))}")
     fed = next(iter(runs.values())).fed
     resolve(experiment.settings.bayes, fed)
+    require_outside_data(out, fed)
     if isinstance(fed, FolderFederation):
-        data = Path(experiment.data["path"]).expanduser().resolve() if "path" in experiment.data else None
-        if data in (out.resolve(), *out.resolve().parents):  # results in there would be read as an agent's data
-            raise InputError(f"{out}: results cannot be inside the folder of the data; choose another with --out")
         note(agent_names(fed.agents))
     for line in dict.fromkeys(line for setup in runs.values() for line in notes(setup)):
         note(line)
@@ -121,14 +120,13 @@ def _claim(
     clusters = None if fed.clusters is None else fed.clusters.tolist()
     data = {"fingerprint": fed.fingerprint, "clusters": clusters}
     marker, data_file = out / "experiment.json", out / "data.json"
-    if overwrite and marker.exists():
+    new = overwrite or not marker.exists()
+    if not marker.exists():
+        require_empty(out, "an experiment")
+    elif overwrite:
         for path in (out / name for name in CONTENTS):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    new = not marker.exists()
     if new:
-        for name in CONTENTS:
-            if (out / name).exists():
-                raise InputError(f"{out}: {name} does not belong to an experiment: use another folder")
         files.write_json(marker, description)
     elif files.read_json(marker) != description:
         raise InputError(f"{out} holds another experiment: use another folder, or --overwrite to replace it")

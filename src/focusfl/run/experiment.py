@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -132,6 +133,8 @@ class Experiment(BaseModel):
         Raises:
             InputError: If a key is unknown or a value cannot be used.
         """
+        if isinstance(raw.get("algorithms"), str):  # --set algorithms=focus,fedavg
+            raw = {**raw, "algorithms": split_list(raw["algorithms"])}
         written = raw.get("algorithms")
         named = [split_method(m)[0] for m in written if isinstance(m, str)] if isinstance(written, list) else []
         methods = {*ALGORITHMS, *PRESETS, *named} - {"all"}
@@ -308,6 +311,15 @@ def apply_changes(raw: Table, changes: Iterable[str], where: str = "--set") -> T
                 raise InputError(f"{where} {change}: {part} is not a table")
         table[last] = value
     return raw
+
+
+def split_list(text: str) -> list[str]:
+    """Split at the commas that are not within brackets.
+
+    >>> split_list("focus, hardcluster:clusters=[0,0,1]")
+    ['focus', 'hardcluster:clusters=[0,0,1]']
+    """
+    return [name.strip() for name in re.split(r",(?![^\[]*\])", text) if name.strip()]
 
 
 def key_parts(key: str) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,17 @@ from focusfl.core.train import Optimiser
 from focusfl.data.federation import Federation
 from focusfl.run import fit_folder
 from focusfl.run.best_loss import Surrogates, resolve
-from focusfl.run.callbacks import Callback, Callbacks
-from focusfl.run.loop import Round, Stop, never, run
+from focusfl.run.callbacks import Callback, Callbacks, Watcher
+from focusfl.run.loop import Stop, never, run
 from focusfl.run.result import Result, clusters_of
 from focusfl.run.settings import Settings, takes_settings
 from focusfl.run.setup import Model, Setup
 from focusfl.util.device import NO_BF16_SUPPORT
-from focusfl.util.errors import InputError, Interrupted
+from focusfl.util.errors import InputError, Interrupted, nearest
 from focusfl.util.files import make_folder
 from focusfl.util.interrupt import graceful_stop
 from focusfl.util.progress import RunProgress
 
-Watcher = Callback | Callable[[Setup, Round], bool | None]
 NO_CALLBACKS = Callback()
 
 _SHARED = Surrogates()  # in memory: methods compared in one session share their surrogates
@@ -40,7 +40,7 @@ def fit(
     progress: bool | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    callbacks: Sequence[Watcher] = (),
+    callbacks: Watcher | Sequence[Watcher] = (),
     optimiser: Optimiser | None = None,
     **options: Any,
 ) -> Result:
@@ -57,8 +57,8 @@ def fit(
         progress: Show progress bars on stderr. Default: if stderr is a terminal.
         out: A folder for the history, checkpoints and the result. Ctrl-C then finishes the round first.
         resume: Continue the run in that folder; one that has finished is only read and evaluated.
-        callbacks: `ff.Callback` objects, or functions f(setup, done) that are called after each round. One that
-            returns True ends the run after this round.
+        callbacks: `ff.Callback` objects, or functions f(setup, done) that are called after each round; one, or a
+            list of them. One that returns True ends the run after this round.
         optimiser: Replaces that of `train`: "sgd", "adam", "adamw" or "rmsprop".
 
     Returns:
@@ -83,6 +83,7 @@ def fit(
     if resume and out is None:
         raise InputError("resume = True: set out, the folder of the run to resume")
     watchers = Callbacks(callbacks)
+    _check_names(options)
     setup = Setup.of(algorithm, fed, model=model, settings=settings, **options)
     resolve(setup.settings.bayes, setup.fed)
     for line in notes(setup):
@@ -91,10 +92,18 @@ def fit(
         every = setup.settings.eval_every
         if out is not None:
             return _fit_in_folder(Path(out).expanduser(), setup, resume, bars, watchers)
-        asked = bars.visible or callbacks or setup.engine.metrics or setup.validates or "eval_every" in options
+        asked = bars.visible or watchers.each or setup.engine.metrics or setup.validates or "eval_every" in options
         return train_and_judge(
             setup, bars, _SHARED, eval_every=every if asked else setup.settings.T, callbacks=watchers
         )
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Raise an InputError for an unknown option; it suggests the nearest of fit's own and those of Settings."""
+    known = [name for name in inspect.signature(fit).parameters if name not in ("algorithm", "fed")]
+    for name in options:
+        if name not in known:
+            raise InputError(f"unknown option {name!r}: {nearest(name, known)}")
 
 
 def _fit_in_folder(out: Path, setup: Setup, resume: bool, bars: RunProgress, watchers: Callback) -> Result:

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from focusfl.run import checkpoint, history, results
+from focusfl.run import results
+from focusfl.run.out_folder import require_empty, require_outside_data
 from focusfl.run.result import Result, name_and_options
 from focusfl.run.setup import Setup
 from focusfl.util import files, sealed
 from focusfl.util.errors import InputError
 
 MARKER = "run.json"
-CONTENTS = (checkpoint.NAME, checkpoint.PREVIOUS, history.NAME, "result.json", "experiment.json", "runs")
 
 
 @contextmanager
@@ -30,14 +30,13 @@ def claimed(out: Path, setup: Setup, resume: bool) -> Iterator[None]:
     Raises:
         InputError: It holds something else, or this run and `resume` is False, or another process works there.
     """
+    require_outside_data(out, setup.fed)
     with files.lock(files.make_folder(out) / ".lock", wait=0) as locked:
         if not locked:
             raise InputError(f"{out} is locked by another process: wait for it, or use another folder")
         marker = out / MARKER
         if not marker.exists():
-            for name in CONTENTS:
-                if (out / name).exists():
-                    raise InputError(f"out = {out}: {name} does not belong to a run of fit: use another folder")
+            require_empty(out, "a run of fit")
             about = {"method": name_and_options(setup.algorithm)["algorithm"], "seed": setup.settings.seed}
             sealed.write_json(marker, {**about, "fingerprint": setup.fingerprint})
         elif _fingerprint(marker) != setup.fingerprint:

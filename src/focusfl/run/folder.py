@@ -40,7 +40,10 @@ def from_folder(folder: Path) -> Section:
         rows.append(row | {"part": row.get("part", ""), "history": None if run is None else _history(run, row)})
     done = {(row["method"], row["seed"]) for row in rows}
     try:
-        experiment = Experiment.model_validate(settings)
+        if isinstance(settings, dict):  # the package of a metric need not be installed here
+            experiment = Experiment.model_validate({k: v for k, v in settings.items() if k != "metrics"})
+        else:
+            experiment = Experiment.model_validate(settings)
     except ValueError as error:  # pydantic's, or our own
         advice = "run the experiment again with --overwrite"
         raise InputError(f"{folder / 'experiment.json'}: not an experiment of focusfl; {advice}") from error

@@ -141,7 +141,7 @@ def _rounds(
 ) -> Iterator[Round]:
     settings, T, at = setup.settings, setup.settings.T, _start(setup, folder, resume)
     server, states, done, ended = at.server, at.states, at.t, at.stopped or at.t == T
-    history, early = History(folder, done), EarlyStopping(settings.patience, at.best)
+    history, early = History(folder, done), EarlyStopping(settings.patience, setup.algorithm.settled, at.best)
     while not ended:
         started = time.perf_counter()
         server, replied, dropped = _one_round(setup, server, states, done)

@@ -74,7 +74,10 @@ class Result:
 
     @property
     def history(self) -> dict[str, list[float]]:
-        """One list per quantity, one entry per round: `pandas.DataFrame(result.history)`."""
+        """One list per quantity, one entry per round: `pandas.DataFrame(result.history)`.
+
+        Where a round was not evaluated, losses and metrics are NaN; `eval_every=1` evaluates every round.
+        """
         return columns.by_round(self.log)
 
     @property
@@ -233,6 +236,7 @@ class Result:
         Raises:
             InputError: Another result is of another method, federation or seed.
         """
+        _require_results("explain", others)
         row, rows = self.row(), [self._baseline_row(other) for other in others]
         compared = compare_with_baselines([row], rows)
         missing = [name for name in BASELINES if name not in compared and name != row["algorithm"]]
@@ -246,7 +250,8 @@ class Result:
         """Compare this run with others: tables in a notebook, as text with `print`, and a figure with `plot()`.
 
         Args:
-            *others: Results of other methods, or other options, on the same federation with the same seed.
+            *others: Results of other methods, or other options, on the same federation with the same seed. They may
+                have other numbers of rounds; the comparison then says so.
 
         Raises:
             InputError: Another result is of another federation or seed, or of the same method and options.
@@ -258,6 +263,7 @@ class Result:
             >>> len(focus.against(fedavg).rows)
             2
         """
+        _require_results("against", others)
         rows = [self.row(), *(other.row() for other in others)]
         for row, method in zip(rows, distinct_methods(rows), strict=True):
             row["method"] = method
@@ -266,7 +272,7 @@ class Result:
         return Comparison(rows, self.history)
 
     def plot(self, *others: Result) -> Figure:
-        """Draw each agent's loss, the curves over the rounds if they were kept, and the clusters.
+        """Draw each agent's loss, the curves over the rounds if they were evaluated, and the clusters.
 
         Args:
             *others: Results to compare with, for example of `ff.FedAvg()` and `ff.Local()`, as in `against`.
@@ -394,6 +400,12 @@ def clusters_of(algorithm: Algorithm, pi: Tensor | None, E: int) -> Tensor:
     if pi is not None:
         return pi.argmax(1)
     return torch.arange(E) if algorithm.personal else torch.zeros(E, dtype=torch.long)
+
+
+def _require_results(caller: str, others: Sequence[object]) -> None:
+    for other in others:
+        if not isinstance(other, Result):
+            raise InputError(f"{caller}: pass results of ff.fit, not {type(other).__name__}: {other!r:.40}")
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:

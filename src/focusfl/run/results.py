@@ -17,10 +17,10 @@ def run_folder(out: Path, method: str, seed: int) -> Path:
     return out / "runs" / run_name(method, seed)
 
 
-def run_name(method: str, seed: int) -> str:
-    """Return a name for a run, which a folder can have: qffl-q0.1-seed0."""
+def run_name(method: str, seed: int | None = None) -> str:
+    """Return a name for a run, or for all runs of a method, which a folder can have: qffl-q0.1-seed0."""
     name = re.sub(r"[^\w.-]+", "-", method.replace("=", ""))
-    return f"{name}-seed{seed}"
+    return name if seed is None else f"{name}-seed{seed}"
 
 
 def write_row(folder: Path, row: Row, goals: tuple[float, ...] = history.GOALS) -> Row:

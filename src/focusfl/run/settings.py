@@ -48,12 +48,13 @@ class Settings:
             function of (outputs, labels) that returns one value per example. Default: cross-entropy for classes,
             multi-label for several labels per example, squared-error in regression.
         metrics: Measured on each agent's test data besides loss and accuracy: auc, average-precision, f1,
-            balanced-accuracy, calibration-error, log-loss; in regression mae and r2. From Python also functions by
-            name: {"my-score": f}, called as f(probabilities or values, targets).
+            balanced-accuracy, calibration-error, log-loss; in regression mae and r2. Also functions of your own,
+            called as f(probabilities or values, targets): "my_module:my_metric", an entry point of
+            `focusfl.metrics`, and from Python {"my-score": f}.
         validation: Share of each agent's training examples that is set aside. No model is trained on them, and
             `patience` and sweeps decide on them.
         patience: Stop after this many evaluations without a lower mean validation loss; the result is that of the
-            round with the lowest.
+            round with the lowest. The rounds in which FOCUS still has one model for all agents do not count.
         eval_every: Rounds between two evaluations; the last round is always evaluated.
         checkpoint_every: Rounds between two checkpoints.
         secure: Across machines: uploads are masked, and the server sees only their sums.

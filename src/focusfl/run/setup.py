@@ -75,7 +75,8 @@ class Setup:
         model = model or fed.recipe.model
         if model is None:
             raise InputError(
-                f"the data set {fed.name!r} has no default model: pass model=, any torch.nn.Module or 'mlp:64'"
+                f"the data set {fed.name!r} has no default model: name one, with --set model=mlp:64 on the command "
+                "line; in Python pass model='mlp:64' or any torch.nn.Module"
             )
         changes = options if rounds is None else {**options, "rounds": rounds}
         chosen = (settings or Settings()).updated(fed.recipe, **changes)

@@ -28,14 +28,17 @@ from focusfl.run import identity, results
 from focusfl.run.best_loss import Surrogates, resolve
 from focusfl.run.experiment import Experiment, Table, apply_changes, key_parts
 from focusfl.run.fit import notes, train_and_judge
+from focusfl.run.out_folder import require_empty, require_outside_data
 from focusfl.run.setup import Setup
 from focusfl.util import files
 from focusfl.util.errors import CannotRun, Diverged, InputError, Interrupted
 from focusfl.util.progress import RunProgress, TotalProgress
 from focusfl.util.workers import run_in_processes
 
+LISTS = ("metrics",)  # options that take several values at once: their commas do not separate points
+MAY_HAVE_COMMAS = ("model", "loss")  # options whose text may have commas itself: mlp:64,32 and weighted:1,5
 SHARE = 0.2  # of each agent's training examples that is held out for validation, unless the user sets it
-CONTENTS = ("results.json", "sweep.svg", "runs", "surrogates", "sweep.json")  # the marker last: it is deleted last
+CONTENTS = ("results.json", "sweep.svg", "runs", "surrogates")  # besides the marker, which is replaced last
 
 
 @dataclass(frozen=True)
@@ -129,24 +132,46 @@ class Sweep:
             "select": "validation",
         }
 
+    def changes(self, point: Point) -> list[str]:
+        """Return the `key=value` changes that give an experiment the values of a point, as the user wrote them."""
+        others = {split_method(m)[0] for m in self.base.methods} - {split_method(point.method)[0]} | {"algorithms"}
+        made = []
+        for key, texts in self.grid.items():
+            same = (text for text in texts if key not in point.options or _value(text) == point.options[key])
+            made += [f"{key}={next(same)}"] if key_parts(key)[0] not in others else []
+        return made if "validation" in self.grid else [*made, f"validation={self.base.settings.validation}"]
+
     def _points(self, method: str, methods: list[str]) -> list[tuple[Table, Experiment]]:
         """Return the points of a method: the product of the keys that are not options of another method."""
         keys = [key for key in self.swept if key_parts(key)[0] not in methods or key_parts(key)[0] == method]
         fixed = {key: texts[0] for key, texts in self.grid.items() if key not in keys}
         made = []
         for texts in itertools.product(*(self.grid[key] for key in keys)):
-            point = {key: apply_changes({}, [f"v={text}"])["v"] for key, text in zip(keys, texts, strict=True)}
+            point = {key: _value(text) for key, text in zip(keys, texts, strict=True)}
             made.append((point, self._experiment({**fixed, **dict(zip(keys, texts, strict=True))})))
         return made
 
     def _experiment(self, values: dict[str, str]) -> Experiment:
         raw = apply_changes(copy.deepcopy(self.raw), [f"{key}={text}" for key, text in values.items()])
         raw.setdefault("validation", SHARE)
-        return Experiment.parse(raw)
+        try:
+            return Experiment.parse(raw)
+        except InputError as error:
+            for key in MAY_HAVE_COMMAS:
+                if key in self.swept and str(error).startswith(key):
+                    whole = ",".join(self.grid[key])
+                    advice = f"Commas separate values; quote one that has commas: --set \"{key}='{whole}'\""
+                    raise InputError(f"{error}. {advice}") from error
+            raise
+
+
+def _value(text: str) -> Any:
+    """Return the value that a text stands for in `--set key=text`."""
+    return apply_changes({}, [f"v={text}"])["v"]
 
 
 def parse_grid(changes: Iterable[str]) -> dict[str, list[str]]:
-    """Read `--set key=a,b,c`. A value in brackets or quotes may have commas.
+    """Read `--set key=a,b,c`. A value in brackets or quotes may have commas; metrics=a,b is one value.
 
     Raises:
         InputError: A change is not of that form, or a key or a value is there twice.
@@ -159,6 +184,7 @@ def parse_grid(changes: Iterable[str]) -> dict[str, list[str]]:
     for change in changes:
         key, equals, text = (part.strip() for part in change.partition("="))
         values = [v.strip() for v in re.findall(r"""(?:\[[^]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[^,])+""", text)]
+        values = [text] if key in LISTS and text else values
         if not equals or not key or not all(values) or not values:
             raise InputError(f"--set {change}: expected key=value,value, for example train.lr=0.01,0.1")
         if key in grid or len(set(values)) < len(values):
@@ -194,7 +220,7 @@ def sweep(
         InputError: If the input or the folder cannot be used, or a run failed.
         Interrupted: If the user stopped it; the folder can be resumed.
     """
-    runs, fingerprint = _check(wanted, note)
+    runs, fingerprint = _check(wanted, out, note)
     with files.lock(files.make_folder(out) / ".lock", wait=0) as locked:
         if not locked:
             raise InputError(f"{out} is locked by another process: wait for it, or use another folder")
@@ -216,7 +242,7 @@ def sweep(
     return points
 
 
-def _check(wanted: Sweep, note: Callable[[str], None]) -> tuple[list[SweptRun], str]:
+def _check(wanted: Sweep, out: Path, note: Callable[[str], None]) -> tuple[list[SweptRun], str]:
     """Fail on bad input before anything is written.
 
     Returns:
@@ -238,19 +264,20 @@ def _check(wanted: Sweep, note: Callable[[str], None]) -> tuple[list[SweptRun], 
         note(line)
     fed = next(iter(ready.values())).fed
     resolve(wanted.base.settings.bayes, fed)
+    require_outside_data(out, fed)
     return [run for run in wanted.runs if run.method in ready], fed.fingerprint
 
 
 def _claim(description: Table, out: Path, overwrite: bool) -> None:
     """Claim `out` for this sweep, or check that it belongs to it."""
     marker = out / "sweep.json"
-    if overwrite and marker.exists():
+    new = overwrite or not marker.exists()
+    if not marker.exists():
+        require_empty(out, "a sweep")
+    elif overwrite:
         for path in (out / name for name in CONTENTS):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    if not marker.exists():
-        for name in (*CONTENTS, "experiment.json"):
-            if (out / name).exists():
-                raise InputError(f"{out}: {name} does not belong to a sweep: use another folder")
+    if new:
         files.write_json(marker, description)
     elif files.read_json(marker) != description:
         raise InputError(f"{out} holds another sweep, or its data changed: use another folder, or --overwrite")

@@ -85,6 +85,9 @@ class Focus(FocusOptions, Algorithm):
         pi = self.starting.log_labels(server, state).exp()
         return pi.new_zeros(self.starting.M).index_copy(0, self.starting.in_use(server), pi)
 
+    def settled(self, server: State) -> bool:
+        return self.starting.settled(server)
+
     def assign(self, server: State, agent: Agent) -> tuple[State, State]:
         """Return what a newcomer receives, and its labels after one E step from equal ones on its own data."""
         view = self.starting.downlink(server, torch.tensor(0))  # of any agent: a newcomer has no first label

@@ -75,6 +75,11 @@ class Split(Start):
         """Return whether the split is done."""
         return bool(int(server["split"]["split_round"]))
 
+    def settled(self, server: State) -> bool:
+        """Return whether a round was trained after the split, whose models start as copies of the shared one."""
+        split = server["split"]
+        return self.M == 1 or (self.is_split(server) and int(split["t"]) > int(split["split_round"]))
+
     def log_labels(self, server: State, state: State) -> Tensor:
         """Return the agent's log labels of the clusters in use. Right after the split, the server sets them."""
         log_pi = torch.as_tensor(state["log_pi"])

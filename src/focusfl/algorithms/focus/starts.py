@@ -41,6 +41,10 @@ class Start(ABC):
         """Return the clusters whose models are in w, ascending."""
         return torch.arange(self.M, device=next(iter(server["w"].values())).device)
 
+    def settled(self, server: State) -> bool:
+        """Return whether the clusters have been trained as such."""
+        return True
+
     def log_labels(self, server: State, state: State) -> Tensor:
         """Return the agent's log labels of the clusters in use."""
         return torch.as_tensor(state["log_pi"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -52,12 +52,14 @@ class FolderFederation(Federation):
         labels: The names of the classes, if the labels are words.
         columns: The features of a table, in order.
         inputs: The form of the files' examples, with the scaling; new data is brought into it.
+        root: The folder.
     """
 
     agents: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     inputs: Inputs | None = None
+    root: Path | None = field(default=None, repr=False)
 
     @property
     def mean(self) -> Tensor | None:
@@ -69,16 +71,16 @@ class FolderFederation(Federation):
         """The standard deviation of each feature; 1 where it is constant. None if not scaled."""
         return None if self.inputs is None else self.inputs.deviation
 
-    def train(self, e: int) -> Data:
-        """Return the training examples of agent e as in the files: not scaled. `training` has them scaled."""
-        return self._raw(super().train(e))
+    def train(self, agent: int | str) -> Data:
+        """Return the training examples of an agent as in the files: not scaled. `training` has them scaled."""
+        return self._raw(super().train(agent))
 
-    def test(self, e: int) -> Data:
-        """Return the test examples of agent e as in the files: not scaled, as `model.predict` takes them.
+    def test(self, agent: int | str) -> Data:
+        """Return the test examples of an agent as in the files: not scaled, as `model.predict` takes them.
 
         `testing` has them scaled, as the network takes them.
         """
-        return self._raw(super().test(e))
+        return self._raw(super().test(agent))
 
     def _raw(self, data: Data) -> Data:
         return data if self.inputs is None else Data(self.inputs.unscaled(data.x), data.y)
@@ -192,6 +194,7 @@ def folder(
         labels=label_names,
         columns=parts[0].columns if parts[0].kind == "a table" else (),
         inputs=inputs_of(parts[0], training.x, label, text, encode is not None),
+        root=root,
     )
     return _scale(fed) if scale else fed
 

@@ -21,6 +21,7 @@ from focusfl.data import DATA
 from focusfl.data.federation import Federation, Recipe
 from focusfl.data.own.node import read_node_data
 from focusfl.data.own.readers import MAX_MB
+from focusfl.fairness.scores import BUILT_IN
 from focusfl.flower.apps.client import checked_pair
 from focusfl.flower.apps.server import server_app
 from focusfl.flower.deployment import Deployment
@@ -81,7 +82,9 @@ class RunConfig:
     def _refuse_own_code(self, data: str) -> None:
         """Only what is built in may be named: a node must not import what a server, or who starts a run, names."""
         method, methods = split_method(self["algorithm"])[0], (*ALGORITHMS, *PRESETS)
-        for key, name, known in (("algorithm", method, methods), ("data.name", data, tuple(DATA))):
+        named = [("algorithm", method, methods), ("data.name", data, tuple(DATA))]
+        named += [("metrics", name, tuple(BUILT_IN)) for name in self.words("metrics")]
+        for key, name, known in named:
             if name not in known:
                 hint = "code of your own belongs into an app of your own" if ":" in name else nearest(name, known)
                 raise InputError(f"run configuration: {key} = {name!r}: {hint}")

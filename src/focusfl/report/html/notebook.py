@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from focusfl.algorithms import title
 from focusfl.report import sentences
 from focusfl.report.gains import MIN_RELATIVE_GAP, Gains
-from focusfl.report.rows import METRICS, Row, agent_numbers
+from focusfl.report.rows import Row, agent_numbers, columns
 from focusfl.util.html import COLOURS, Html, bar, bold, card, chip, join, paragraph, table
 
 MAX_AGENTS = 40  # rows of a table: of more agents those with the largest and the least excess risk are shown
@@ -101,17 +101,18 @@ def _agents(row: Row) -> Html:
     return join(table(head, rows, left=2), *_left_out(row))
 
 
-def comparison_card(rows: Sequence[Row], gains: dict[str, Gains]) -> Html:
+def comparison_card(rows: Sequence[Row], gains: dict[str, Gains], notes: Sequence[str] = ()) -> Html:
     """Show several runs on the same data with one seed; the first is compared with the others.
 
     Args:
         rows: The runs, with the same agents.
         gains: Who gained and who lost under the first method, by the other's `method`.
+        notes: Sentences that precede the tables.
     """
     first, others = rows[0], rows[1:]
     methods = [title(row["method"]) for row in rows]
     heading = f"{methods[0]} on {first['data']}, compared with {', '.join(methods[1:])}"
-    said = _explained([first], others)
+    said = [*map(paragraph, notes), *_explained([first], others)]
     beyond = f"beyond noise and {100 * MIN_RELATIVE_GAP:g} % of the loss"
     legend = f"Loss of each agent. {SMALLER} smaller, {LARGER} larger than with {methods[0]}, {beyond}."
     return card(heading, paragraph(verdict(first)), *said, _methods(rows), paragraph(legend), _losses(rows, gains))
@@ -119,14 +120,17 @@ def comparison_card(rows: Sequence[Row], gains: dict[str, Gains]) -> Html:
 
 def _methods(rows: Sequence[Row]) -> Html:
     """One line per method; the best of each column is bold."""
-    keys = [key for key in METRICS if rows[0][key] is not None]
-    best = {key: (max if key == "avg_acc" else min)(float(row[key] or 0.0) for row in rows) for key in keys}
+    shown = columns(rows)
+    each = [[column.values([row]) for column in shown] for row in rows]
+    best = [column.best(v for numbers in each for v in numbers[i]) for i, column in enumerate(shown)]
     lines = []
-    for row in rows:
-        cells = [f"{row[key]:.4f}" if row[key] != best[key] else bold(f"{row[key]:.4f}") for key in keys]
+    for row, numbers in zip(rows, each, strict=True):
+        texts = [f"{found[0]:.4f}" if found else "-" for found in numbers]
+        bold_at = [found == [b] for found, b in zip(numbers, best, strict=True)]
+        cells = [bold(text) if is_best else text for text, is_best in zip(texts, bold_at, strict=True)]
         known = row.get("faa_interval")
         lines.append([title(row["method"]), *cells, f"{known['low']:.3g} to {known['high']:.3g}" if known else "-"])
-    return table(["method", *(METRICS[key] for key in keys), "95 % interval of FAA"], lines)
+    return table(["method", *(column.heading for column in shown), "95 % interval of FAA"], lines)
 
 
 def _losses(rows: Sequence[Row], gains: dict[str, Gains]) -> Html:

@@ -11,13 +11,14 @@ from typing import TypeAlias
 from focusfl.algorithms import ALGORITHMS, title
 from focusfl.report import certainty
 from focusfl.report.disclosure import disclosed
-from focusfl.report.rows import METRICS, Metric, Row, Runs, clusters_right, values
+from focusfl.report.rows import METRICS, Column, Row, Runs, clusters_right
+from focusfl.report.rows import columns as columns_of
 from focusfl.report.section import JudgedClaim, Measurement, Section
 
 Parts: TypeAlias = dict[str, Runs]  # the runs of each part, by method
 Heading: TypeAlias = tuple[str, str, bool]  # name, arrow, whether the paper's number is shown next to ours
 EN_DASH, MINUS_SIGN = "\N{EN DASH}", "\N{MINUS SIGN}"
-HIGHER_IS_BETTER = ("avg_acc",)
+ARROWS = {"higher": "↑", "lower": "↓", "": ""}
 VERDICT_MARKS = {"holds": "✓", "holds weakly": "~", "does not hold": "✗", "not measured": "?"}
 
 
@@ -38,19 +39,19 @@ def parts(section: Section) -> Parts:
 
 def results(section: Section) -> str:
     """Means over the seeds, with the paper's numbers beside them; the best of each column and part is bold."""
-    numbers = [*section.rows, *section.expect.values()]
-    columns = [_Column(k, section) for k in METRICS if any(each.get(k) is not None for each in numbers)]
+    paper = [k for k in METRICS if any(expect.get(k) is not None for expect in section.expect.values())]
+    columns = [_Column(column, section) for column in columns_of(section.rows, also=paper)]
     body = []
     for part, methods in parts(section).items():
         lines = []
         best = [column.best(methods.values()) for column in columns]
         for method, runs in methods.items():
             expect = section.expect.get((part, method), {})
-            cells = [c.cells(runs, expect.get(c.metric), b) for c, b in zip(columns, best, strict=True)]
+            cells = [c.cells(runs, expect.get(c.key), b) for c, b in zip(columns, best, strict=True)]
             right = clusters_right(runs, EN_DASH)
             lines.append(f"{_row(method)}{''.join(cells)}<td>{len(runs) or 'not run'}</td><td>{right}</td></tr>")
         body.append((part, lines))
-    headings = [(METRICS[c.metric], "↑" if c.metric in HIGHER_IS_BETTER else "↓", c.paper) for c in columns]
+    headings = [(c.column.heading, ARROWS[c.column.better], c.paper) for c in columns]
     caption = "Mean ± standard deviation over the seeds; ↑ higher is better, ↓ lower is better; the best of each "
     caption += "column is bold" + "; diff.: here minus the paper" * any(c.paper for c in columns)
     return _block_table(caption, headings, ["seeds", "clusters right"], body)
@@ -144,28 +145,27 @@ def measured(lines: Sequence[Measurement]) -> str:
 
 
 class _Column:
-    """One metric of the results: as many digits as its least mean needs, and the paper's number if it is known."""
+    """One column of the results: as many digits as its least mean needs, and the paper's number if it is known."""
 
-    def __init__(self, metric: Metric, section: Section) -> None:
-        self.metric = metric
-        self.paper = any(metric in expect for expect in section.expect.values())
+    def __init__(self, column: Column, section: Section) -> None:
+        self.column, self.key = column, "" if column.asked else column.key  # the paper has none of those asked for
+        self.paper = any(self.key in expect for expect in section.expect.values())
         means = [self.mean(runs) for methods in parts(section).values() for runs in methods.values()]
         least = min((abs(v) for v in means if v), default=1.0)
         self.digits = min(max(2 - math.floor(math.log10(least)), 3), 5)
 
     def mean(self, runs: Sequence[Row]) -> float | None:
-        numbers = values(runs, self.metric)
+        numbers = self.column.values(runs)
         return mean(numbers) if numbers else None
 
     def best(self, methods: Iterable[Sequence[Row]]) -> str:
-        pick = max if self.metric in HIGHER_IS_BETTER else min
-        return self.text(pick((v for runs in methods if (v := self.mean(runs)) is not None), default=None))
+        return self.text(self.column.best(v for runs in methods if (v := self.mean(runs)) is not None))
 
     def text(self, v: float | None) -> str:
         return EN_DASH if v is None else _minus(f"{v:.{self.digits}f}")
 
     def cells(self, runs: Sequence[Row], expect: float | None, best: str) -> str:
-        numbers = values(runs, self.metric)
+        numbers = self.column.values(runs)
         here = self.text(self.mean(runs))
         shown = f"<strong>{here}</strong>" if numbers and here == best else here
         spread = f" <small>± {pstdev(numbers):.{self.digits}f}</small>" if len(numbers) > 1 else ""
