@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from focusfl.data import Federation
     from focusfl.fairness import intervals, metrics
     from focusfl.run.callbacks import Callback
+    from focusfl.run.compare_methods import compare
     from focusfl.run.fit import fit
     from focusfl.run.result import Result
     from focusfl.run.saved.store import load
@@ -71,6 +72,7 @@ __all__ = [  # noqa: RUF022
     "Settings",
     "Train",
     "TrainedModel",
+    "compare",
     "data",
     "fit",
     "intervals",
@@ -87,6 +89,7 @@ _MODULES = {  # every other name is an algorithm
     "Settings": "focusfl.run.settings",
     "Train": "focusfl.core.train",
     "TrainedModel": "focusfl.run.saved.trained",
+    "compare": "focusfl.run.compare_methods",
     "fit": "focusfl.run.fit",
     "load": "focusfl.run.saved.store",
 }

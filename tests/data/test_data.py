@@ -176,8 +176,9 @@ def test_synthetic_options_out_of_range_are_refused(options, message):
 
 def test_a_model_that_does_not_fit_the_data_is_refused():
     fed = ff.Federation.from_agents([good(), good()])
-    with pytest.raises(InputError, match="model"):
-        ff.fit(ff.FedAvg(), fed, rounds=1)
+    tokens = ff.Federation.from_agents([([[1, 2], [3, 4]], [0, 1])] * 2, test=0.5, tokens=True)
+    with pytest.raises(InputError, match="no default model"):
+        ff.fit(ff.FedAvg(), tokens, rounds=1)
     with pytest.raises(InputError, match=r"inputs of shape \[2\]"):
         ff.fit(ff.FedAvg(), fed, rounds=1, model=torch.nn.Linear(5, 3))
     with pytest.raises(InputError, match="3 outputs"):

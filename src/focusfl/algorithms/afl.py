@@ -47,7 +47,7 @@ class AFL(Algorithm):
     paper: ClassVar[str] = "Mohri et al. 2019, arXiv 1902.00146"
 
     def __post_init__(self) -> None:
-        require("afl.gamma", self.gamma, self.gamma >= 0, "0 or more")
+        require("afl.gamma", self.gamma, lambda v: v >= 0, "0 or more")
         require_choice("afl.at", self.at, ("before", "after"))
 
     def start(self, networks: Networks, E: int) -> State:

@@ -52,8 +52,8 @@ class CFL(Algorithm):
     paper: ClassVar[str] = "Sattler et al. 2021, arXiv 1910.01991"
 
     def __post_init__(self) -> None:
-        require("cfl.e1", self.e1, self.e1 >= 0, "0 or more")
-        require("cfl.e2", self.e2, self.e2 >= 0, "0 or more")
+        require("cfl.e1", self.e1, lambda v: v >= 0, "0 or more")
+        require("cfl.e2", self.e2, lambda v: v >= 0, "0 or more")
         require_integer("cfl.wait", self.wait, 0)
         require_integer("cfl.most", self.most, 1)
 

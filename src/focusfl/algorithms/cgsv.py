@@ -58,9 +58,9 @@ class CGSV(Algorithm):
     personal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require("cgsv.alpha", self.alpha, 0 <= self.alpha < 1, "from 0 to below 1")
-        require("cgsv.beta", self.beta, self.beta > 0, "a positive number")
-        require("cgsv.Gamma", self.Gamma, self.Gamma > 0, "a positive number")
+        require("cgsv.alpha", self.alpha, lambda v: 0 <= v < 1, "from 0 to below 1")
+        require("cgsv.beta", self.beta, lambda v: v > 0, "a positive number")
+        require("cgsv.Gamma", self.Gamma, lambda v: v > 0, "a positive number")
 
     def start(self, networks: Networks, E: int) -> State:
         w = networks.copies(1)

@@ -43,7 +43,7 @@ class Ditto(Algorithm):
     personal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require("ditto.lam", self.lam, self.lam >= 0, "0 or more")
+        require("ditto.lam", self.lam, lambda v: v >= 0, "0 or more")
 
     def start(self, networks: Networks, E: int) -> State:
         return {"w": networks.copies(1)}

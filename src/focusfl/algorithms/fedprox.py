@@ -29,7 +29,7 @@ class FedProx(FedAvg):
     paper: ClassVar[str] = "Li et al. 2020, arXiv 1812.06127"
 
     def __post_init__(self) -> None:
-        require("fedprox.mu", self.mu, self.mu >= 0, "0 or more")
+        require("fedprox.mu", self.mu, lambda v: v >= 0, "0 or more")
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         theta = agent.sgd(server["w"], pull=Pull(server["w"], self.mu))

@@ -54,7 +54,7 @@ class FedSoft(Algorithm):
     def __post_init__(self) -> None:
         require_integer("fedsoft.M", self.M, 1)
         require_choice("fedsoft.init", self.init, ("independent", "tied"))
-        require("fedsoft.lam", self.lam, self.lam >= 0, "0 or more")
+        require("fedsoft.lam", self.lam, lambda v: v >= 0, "0 or more")
 
     def start(self, networks: Networks, E: int) -> State:
         return {"c": clustered_start(networks, self.M, self.init)}

@@ -143,6 +143,6 @@ def require_options(method: str, options: dict[str, float]) -> None:
     for k, value in options.items():
         least = {"it": 0, "limit": 1, "after": 1}.get(k)
         if least is None:
-            require(f"{method}.{k}", value, value > 0, "above 0")
+            require(f"{method}.{k}", value, lambda v: v > 0, "above 0")
         else:
             require_integer(f"{method}.{k}", value, least)

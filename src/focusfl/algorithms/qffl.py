@@ -46,7 +46,7 @@ class QFFL(Algorithm):
     paper: ClassVar[str] = "Li et al. 2020, arXiv 1905.10497"
 
     def __post_init__(self) -> None:
-        require("qffl.q", self.q, 0 <= self.q <= 20, "from 0 to 20")
+        require("qffl.q", self.q, lambda v: 0 <= v <= 20, "from 0 to 20")
         require_choice("qffl.at", self.at, ("before", "after"))
 
     def start(self, networks: Networks, E: int) -> State:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from focusfl.util.errors import require, require_choice
+from focusfl.util.errors import require, require_choice, whole_number
 
 Optimiser = Literal["sgd", "adam", "adamw", "rmsprop"]
 
@@ -50,17 +50,16 @@ class Train:
     decay_every: int = 100
 
     def __post_init__(self) -> None:
-        require("lr", self.lr, self.lr > 0, "a positive number")
-        require("steps", self.steps, self.steps >= 1, "1 or more")
-        require("epochs", self.epochs, self.epochs is None or self.epochs >= 1, "1 or more")
-        require("batch", self.batch, self.batch is None or self.batch >= 1, "1 or more; omit it for full batches")
+        require("lr", self.lr, lambda v: v > 0, "a positive number")
+        for name in ("steps", "epochs", "batch", "decay_every"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole_number(name, value, 1))
         require_choice("optimiser", self.optimiser, get_args(Optimiser))
-        require("momentum", self.momentum, 0 <= self.momentum < 1, "from 0 to below 1")
-        require("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more")
+        require("momentum", self.momentum, lambda v: 0 <= v < 1, "from 0 to below 1")
+        require("weight_decay", self.weight_decay, lambda v: v >= 0, "0 or more")
         known = ("constant", "cosine", "step")
         require("schedule", self.schedule, self.schedule in known, "one of " + ", ".join(known))
-        require("decay", self.decay, 0 < self.decay <= 1, "above 0 and at most 1")
-        require("decay_every", self.decay_every, self.decay_every >= 1, "1 or more")
+        require("decay", self.decay, lambda v: 0 < v <= 1, "above 0 and at most 1")
 
     def lr_at(self, t: int, rounds: int) -> float:
         """Return the learning rate of round t = 0, 1, ... out of `rounds`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import index
 from typing import Any
 
@@ -17,6 +17,7 @@ from focusfl.core import Data
 from focusfl.core.train import Train
 from focusfl.data.check import as_data, check_agents, check_clusters
 from focusfl.data.overview import overview
+from focusfl.models import mlp
 from focusfl.util.errors import InputError, nearest, require
 
 VALIDATION = 1  # the purpose of a split that is not for testing: its draws are others
@@ -74,6 +75,18 @@ class Recipe:
     model: Callable[[], nn.Module] | None = None
     train: Train = field(default_factory=Train)
     rounds: int = 60
+
+
+def default_model(features: int, classes: int | None, hidden: int | None = None) -> Callable[[], nn.Module]:
+    """Return the function that makes the network of a user's own data.
+
+    Args:
+        features: The numbers in one example.
+        classes: The number of classes; None for regression.
+        hidden: Hidden units of an MLP; 0 is a linear model. By default 64, and 0 for regression.
+    """
+    width = hidden if hidden is not None else 0 if classes is None else 64
+    return partial(mlp, *(units for units in (features, width, classes or 1) if units))
 
 
 @dataclass(frozen=True)
@@ -234,7 +247,8 @@ class Federation:
                 of a run sets a share of the training examples aside instead.
             clusters: The true cluster of each agent, if you know it.
             classes: The number of classes; by default the largest label plus one.
-            model: A function that makes a network. Without it, give `ff.fit` a model.
+            model: A function that makes a network. By default an MLP with 64 hidden units, or a linear model for
+                regression; there is none for tokens.
             train: The default options of local training.
             tokens: Whether x holds whole numbers for an embedding; otherwise x becomes float32.
             seed: Decides which examples are set aside for testing.
@@ -254,7 +268,7 @@ class Federation:
             >>> fed.E, fed.classes, fed.training.sizes.tolist()
             (5, 3, [40, 40, 40, 40, 40])
         """
-        require("seed", seed, seed >= 0, "0 or more")
+        require("seed", seed, lambda v: v >= 0, "0 or more")
         data = [as_data(f"agent {e}", pair, tokens) for e, pair in enumerate(agents)]
         if isinstance(test, float | int | np.floating):
             if not 0 < test < 1:
@@ -268,13 +282,15 @@ class Federation:
         found = [check_agents(data, classes, "training", also=held_out)]
         if chosen_on is not None:
             found.append(check_agents(data, classes, "training", also=chosen_on, also_kind="validation"))
+        number = max((found_classes for found_classes in found if found_classes is not None), default=None)
+        default = None if tokens else default_model(data[0].x[0].numel(), number)
         return cls(
             name=name,
             training=Rows.join(data),
             testing=Rows.join(held_out),
-            classes=max((number for number in found if number is not None), default=None),
+            classes=number,
             clusters=check_clusters(clusters, len(data)),
-            recipe=Recipe(model=model, train=train or Train()),
+            recipe=Recipe(model=model or default, train=train or Train()),
             validation=None if chosen_on is None else Rows.join(chosen_on),
         )
 

@@ -40,7 +40,7 @@ def label_noise(fed: Federation, agents: Sequence[int], p: float, seed: int = 0)
         >>> label_noise(rotated_digits(), agents=[0], p=0.3).name
         'rotated-digits+label-noise'
     """
-    require("shift.p", p, 0 <= p <= 1, "from 0 to 1")
+    require("shift.p", p, lambda v: 0 <= v <= 1, "from 0 to 1")
 
     def noisy(data: Data, rng: np.random.Generator) -> Data:
         classes = _require_classes(fed)
@@ -97,7 +97,7 @@ def feature_noise(fed: Federation, agents: Sequence[int], sigma: float, seed: in
         >>> feature_noise(rotated_digits(), agents=[9], sigma=0.5).name
         'rotated-digits+feature-noise'
     """
-    require("shift.sigma", sigma, sigma >= 0, "0 or more")
+    require("shift.sigma", sigma, lambda v: v >= 0, "0 or more")
     if not fed.training.x.is_floating_point():
         raise InputError(f"feature-noise: the features of {fed.name} are token ids; noise needs real numbers")
 
@@ -131,7 +131,7 @@ def unequal(fed: Federation, ratio: float, seed: int = 0) -> Federation:
         >>> sizes.min().item(), sizes.max().item()
         (10, 100)
     """
-    require("shift.ratio", ratio, ratio >= 1, "1 or more")
+    require("shift.ratio", ratio, lambda v: v >= 1, "1 or more")
     _check_seed(seed)
     rng = np.random.default_rng([seed, 11])
     shares = rng.permutation(np.geomspace(1, 1 / ratio, fed.E))
@@ -212,7 +212,7 @@ def dirichlet(fed: Federation, alpha: float, seed: int = 0) -> Federation:
         >>> dirichlet(rotated_digits(), alpha=0.1).name
         'rotated-digits+dirichlet'
     """
-    require("shift.alpha", alpha, alpha > 0, "a positive number")
+    require("shift.alpha", alpha, lambda v: v > 0, "a positive number")
     _check_seed(seed)
     classes = _require_classes(fed)
     rng = np.random.default_rng([seed, 12])
@@ -287,12 +287,12 @@ def _keep_few(
 
 
 def _check_seed(seed: int) -> None:
-    require("shift.seed", seed, seed >= 0, "0 or more")
+    require("shift.seed", seed, lambda v: v >= 0, "0 or more")
 
 
 def _check_agents(fed: Federation, agents: Sequence[int]) -> None:
     for e in agents:
-        require("shift.agents", e, 0 <= e < fed.E, f"agents from 0 to {fed.E - 1}")
+        require("shift.agents", e, lambda v: 0 <= v < fed.E, f"agents from 0 to {fed.E - 1}")
 
 
 def _change_agents(

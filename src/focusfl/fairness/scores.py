@@ -10,7 +10,7 @@ defined, as the area under the curve of a single class, it is NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -199,7 +199,7 @@ def check_option(metrics: MetricOption) -> MetricOption:
     if isinstance(metrics, str):
         metrics = tuple(name.strip() for name in metrics.split(",") if name.strip())
     if not isinstance(metrics, Mapping):
-        names = tuple(metrics)
+        names = tuple(metrics) if isinstance(metrics, Iterable) else (metrics,)
         if not all(isinstance(name, str) for name in names):
             raise InputError("metrics: expected names, or a dict of functions by name")
         metrics = names

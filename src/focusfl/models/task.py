@@ -13,7 +13,7 @@ from torch.func import functional_call
 from focusfl.core import Models, one_hot
 from focusfl.models import losses
 from focusfl.models.losses import Loss
-from focusfl.util.errors import InputError
+from focusfl.util.errors import InputError, refuse_errors
 
 Weights = dict[str, Tensor]  # ONE model: the M axis taken off
 
@@ -224,7 +224,8 @@ class InitialWeights:
             return self.model
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_network_seed(self.seed, m))
-            return self.model()
+            with refuse_errors("model: the function that makes it failed"):
+                return self.model()
 
     def copies(self, M: int, noise: float = 0.0) -> Models:
         """Return M copies of one network; all but the first with noise, relative to each tensor's spread."""

@@ -13,7 +13,7 @@ from focusfl.algorithms import title
 from focusfl.report.gains import Gains, compare_losses
 from focusfl.report.html.notebook import comparison_card, faa_text
 from focusfl.report.plot import figure
-from focusfl.report.rows import Row
+from focusfl.report.rows import Row, by_method
 from focusfl.report.terminal import show
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ WIDTH = 120  # characters of the tables
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run and others on the same agents with the same seed. Made by `result.against(...)`.
+    """Several methods on the same agents with the same seeds. Made by `result.against(...)` and `ff.compare`.
 
     Attributes:
-        rows: The runs, as rows of results.json; the first is compared with the others.
+        rows: The runs, as rows of results.json, method after method; the first method is compared with the others.
         history: The rounds of the first run, where they were kept: one list per quantity.
     """
 
@@ -37,7 +37,8 @@ class Comparison:
     @property
     def gains(self) -> dict[str, Gains]:
         """Who gained and who lost under the first method, by the other's `method`."""
-        found = {row["method"]: compare_losses(self.rows[:1], [row]) for row in self.rows[1:]}
+        first, *others = by_method(self.rows).values()
+        found = {each[0]["method"]: compare_losses(first, each) for each in others}
         return {method: gains for method, gains in found.items() if gains is not None}
 
     @property
@@ -49,8 +50,9 @@ class Comparison:
         return [f"The runs have different numbers of rounds: {each}."]
 
     def plot(self) -> Figure:
-        """Draw losses, curves and clusters (see `Result.plot`)."""
-        return figure(self.rows[0], self.rows[1:], self.history)
+        """Draw losses, curves and clusters of the first seed (see `Result.plot`)."""
+        first, *others = [each[0] for each in by_method(self.rows).values()]
+        return figure(first, others, self.history)
 
     def __str__(self) -> str:
         text = StringIO()

@@ -264,12 +264,7 @@ class Result:
             2
         """
         _require_results("against", others)
-        rows = [self.row(), *(other.row() for other in others)]
-        for row, method in zip(rows, distinct_methods(rows), strict=True):
-            row["method"] = method
-        for other, row in zip(others, rows[1:], strict=True):
-            self._add_gap_se(other, row, rows[0]["method"], "against")
-        return Comparison(rows, self.history)
+        return Comparison(rows_for_comparison([self, *others]), self.history)
 
     def plot(self, *others: Result) -> Figure:
         """Draw each agent's loss, the curves over the rounds if they were evaluated, and the clusters.
@@ -326,6 +321,21 @@ def identifying_options(algorithm: Algorithm) -> dict[str, Any]:
     every = fields(algorithm)  # type: ignore[arg-type]
     omitted = {f.name for f in every if f.metadata.get("later") and getattr(algorithm, f.name) == f.default}
     return {k: v for k, v in name_and_options(algorithm)["params"].items() if k not in omitted}
+
+
+def rows_for_comparison(results: Sequence[Result]) -> list[Row]:
+    """Return the rows of runs on the same data with the same seed; the first is compared with the others.
+
+    Raises:
+        InputError: A run is of another federation or seed, or of the same method and options as another.
+    """
+    first, *others = results
+    rows = [result.row() for result in results]
+    for row, method in zip(rows, distinct_methods(rows), strict=True):
+        row["method"] = method
+    for other, row in zip(others, rows[1:], strict=True):
+        first._add_gap_se(other, row, rows[0]["method"], "against")
+    return rows
 
 
 def distinct_methods(rows: Sequence[Row]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from operator import index
+from types import NoneType
 from typing import Any, Literal, get_args
 
 from focusfl.core.train import Train
@@ -18,7 +18,14 @@ from focusfl.fairness import scores
 from focusfl.fairness.scores import MetricOption
 from focusfl.models import losses
 from focusfl.models.losses import LossOption
-from focusfl.util.errors import InputError, nearest, require, require_choice
+from focusfl.util.errors import (
+    InputError,
+    nearest,
+    require,
+    require_choice,
+    require_instance,
+    whole_number,
+)
 
 EngineName = Literal["auto", "serial", "vectorised", "flower"]
 DeviceName = Literal["cpu", "cuda", "mps", "auto"]
@@ -95,10 +102,8 @@ class Settings:
         for name in ("rounds", "seed", "eval_every", "checkpoint_every", "minimum", "patience"):
             value, least = getattr(self, name), 0 if name in ("seed", "minimum") else 1
             if value is not None:
-                whole = hasattr(value, "__index__")
-                require(name, value, whole and index(value) >= least, f"a whole number, {least} or more")
-                object.__setattr__(self, name, index(value))  # numpy's whole numbers become Python's
-        require("fraction", self.fraction, 0 < self.fraction <= 1, "above 0 and at most 1")
+                object.__setattr__(self, name, whole_number(name, value, least))
+        require("fraction", self.fraction, lambda v: 0 < v <= 1, "above 0 and at most 1")
         require_choice("precision", self.precision, ("float32", "bf16"))
         if self.precision == "bf16" and self.engine == "flower":
             raise InputError("precision = bf16: use engine = serial or vectorised; flower has no bf16")
@@ -106,9 +111,10 @@ class Settings:
             raise InputError(f"bayes = {self.bayes!r}: {nearest(str(self.bayes), get_args(BestLossKind))}")
         losses.check_option(self.loss)
         object.__setattr__(self, "metrics", scores.check_option(self.metrics))
-        require("validation", self.validation, 0 <= self.validation < 1, "a share from 0 to below 1")
-        require("timeout", self.timeout, self.timeout > 0, "seconds, more than 0")
-        require("wait", self.wait, self.wait >= 0, "seconds, 0 or more")
+        require("validation", self.validation, lambda v: 0 <= v < 1, "a share from 0 to below 1")
+        require("timeout", self.timeout, lambda v: v > 0, "seconds, more than 0")
+        require("wait", self.wait, lambda v: v >= 0, "seconds, 0 or more")
+        require_instance("train", self.train, (Train, NoneType), "ff.Train(lr=0.1, ...)")
         for name in ("joins", "leaves"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import NoneType
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from focusfl.run import identity
 from focusfl.run.presence import Presence
 from focusfl.run.settings import Settings
 from focusfl.util import device
-from focusfl.util.errors import InputError
+from focusfl.util.errors import InputError, require_instance
 
 Model = nn.Module | Callable[[], nn.Module]
 
@@ -70,6 +71,9 @@ class Setup:
             InputError: If an option, the model or the engine does not fit.
             CannotRun: If the method does not apply to this model or data.
         """
+        require_instance("algorithm", algorithm, Algorithm, "a method with its options, such as ff.Focus(M=2)")
+        require_instance("fed", fed, Federation, "a federation, as ff.data and ff.Federation.from_agents make them")
+        require_instance("settings", settings, (Settings, NoneType), "ff.Settings(...)")
         if isinstance(model, str) and model:
             model = named_network(model, fed.training.x.shape[1:], fed.classes or 1)
         model = model or fed.recipe.model
@@ -78,6 +82,8 @@ class Setup:
                 f"the data set {fed.name!r} has no default model: name one, with --set model=mlp:64 on the command "
                 "line; in Python pass model='mlp:64' or any torch.nn.Module"
             )
+        if not isinstance(model, nn.Module) and not callable(model):
+            raise InputError(f"model = {model!r}: expected a torch.nn.Module, a function that makes one, or a name")
         changes = options if rounds is None else {**options, "rounds": rounds}
         chosen = (settings or Settings()).updated(fed.recipe, **changes)
         if not losses.resolve(chosen.loss, fed.classes, fed.multi_label).default:

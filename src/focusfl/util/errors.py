@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import difflib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from operator import index
 from pathlib import Path
+from typing import Any
 
 
 class InputError(ValueError):
@@ -79,13 +81,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {lower[close[0]]!r}? Known: {listed}" if close else f"known: {listed}"
 
 
-def require(name: str, value: object, ok: bool, expected: str) -> None:
+def require(name: str, value: Any, ok: bool | Callable[[Any], bool], expected: str) -> None:
     """Check an option.
 
     Args:
         name: The option as the user writes it, for example "data.seed".
         value: Its value. Infinity and NaN are never accepted.
-        ok: Whether the value is acceptable.
+        ok: Whether the value is acceptable, or a function that says so. A value of a type that it cannot compare,
+            such as text for a number, is not.
         expected: What would be acceptable, for the message.
 
     Raises:
@@ -95,8 +98,15 @@ def require(name: str, value: object, ok: bool, expected: str) -> None:
         >>> require("data.seed", -1, ok=False, expected="0 or more")
         Traceback (most recent call last):
         focusfl.util.errors.InputError: data.seed = -1: expected 0 or more
+        >>> require("train.lr", "0.1", lambda v: v > 0, "a positive number")
+        Traceback (most recent call last):
+        focusfl.util.errors.InputError: train.lr = '0.1': expected a positive number
     """
-    if not ok or (isinstance(value, float) and not math.isfinite(value)):
+    try:
+        fine = ok(value) if callable(ok) else ok
+    except TypeError:
+        value, fine = repr(value), False
+    if not fine or (isinstance(value, float) and not math.isfinite(value)):
         raise InputError(f"{name} = {value}: expected {expected}")
 
 
@@ -104,6 +114,38 @@ def require_integer(name: str, value: float, least: int) -> None:
     """Raise an InputError unless the option `name` is a whole number and at least `least`."""
     ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
     require(name, value, ok, f"a whole number, {least} or more")
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """Return an option that is a whole number, also one of numpy's, as an int.
+
+    Raises:
+        InputError: It is not a whole number, or less than `least`.
+
+    Example:
+        >>> whole_number("train.steps", 2.5, 1)
+        Traceback (most recent call last):
+        focusfl.util.errors.InputError: train.steps = 2.5: expected a whole number, 1 or more
+    """
+    whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    shown = repr(value) if isinstance(value, str) else value
+    require(name, shown, whole and index(value) >= least, f"a whole number, {least} or more")
+    return index(value)
+
+
+def require_instance(name: str, value: object, kind: type | tuple[type, ...], expected: str) -> None:
+    """Raise an InputError unless an argument is of a kind; a class in place of an object is named as such.
+
+    Example:
+        >>> require_instance("fed", [1, 2], dict, "a federation")
+        Traceback (most recent call last):
+        focusfl.util.errors.InputError: fed: expected a federation, found a list
+    """
+    if not isinstance(value, kind):
+        is_class = isinstance(value, type)
+        name_found = value.__name__ if isinstance(value, type) else type(value).__name__
+        found = f"the class {name_found}: write {name_found}()" if is_class else f"a {name_found}"
+        raise InputError(f"{name}: expected {expected}, found {found}")
 
 
 def require_choice(name: str, value: str, choices: Iterable[str]) -> None:

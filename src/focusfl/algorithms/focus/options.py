@@ -56,10 +56,10 @@ class FocusOptions:
             advice = f'with init="{self.init}" give a number, for example M=3'
             raise InputError(f'focus.M = auto: M="auto" needs init="split"; {advice}')
         require_integer("focus.warmup", self.warmup, 1)
-        require("focus.noise", self.noise, self.noise >= 0, "0 or more")
-        require("focus.prune", self.prune, 0 <= self.prune < 1 / self.starting.M, "from 0 to below 1/M")
+        require("focus.noise", self.noise, lambda v: v >= 0, "0 or more")
+        require("focus.prune", self.prune, lambda v: 0 <= v < 1 / self.starting.M, "from 0 to below 1/M")
         require_choice("focus.robust", self.robust, ("no", "clip", "trim"))
-        require("focus.forget", self.forget, 0 < self.forget <= 1, "above 0 and at most 1")
+        require("focus.forget", self.forget, lambda v: 0 < v <= 1, "above 0 and at most 1")
 
     @cached_property
     def starting(self) -> Start:

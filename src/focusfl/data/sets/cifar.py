@@ -45,10 +45,10 @@ def rotated_cifar(
     Example:
         ``fed = rotated_cifar(n=500, width=16)``
     """
-    require("data.seed", seed, seed >= 0, "0 or more")
-    require("data.width", width, width >= 1, "1 or more")
-    require("data.E", E, 2 <= E <= 10000, "from 2 to 10000")
-    require("data.outliers", outliers, 0 <= outliers < E, f"from 0 to {E - 1}")
+    require("data.seed", seed, lambda v: v >= 0, "0 or more")
+    require("data.width", width, lambda v: v >= 1, "1 or more")
+    require("data.E", E, lambda v: 2 <= v <= 10000, "from 2 to 10000")
+    require("data.outliers", outliers, lambda v: 0 <= v < E, f"from 0 to {E - 1}")
     turns = [0] * (E - outliers) + [2] * outliers
     raw = load("cifar10")
     rng = np.random.default_rng([seed, 4])

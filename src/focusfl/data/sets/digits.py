@@ -47,9 +47,9 @@ def rotated_digits(
 
     E = len(turns)
     require("data.turns", list(turns), 2 <= E <= 400, "from 2 to 400 agents")
-    require("data.seed", seed, seed >= 0, "0 or more")
-    require("data.hidden", hidden, hidden >= 1, "1 or more")
-    require("data.test", test, 0 < test < 1, "a share between 0 and 1")
+    require("data.seed", seed, lambda v: v >= 0, "0 or more")
+    require("data.hidden", hidden, lambda v: v >= 1, "1 or more")
+    require("data.test", test, lambda v: 0 < v < 1, "a share between 0 and 1")
     if any(k != int(k) for k in turns):
         raise InputError(f"data.turns = {list(turns)}: expected whole numbers of quarter turns")
     images, labels = load_digits(return_X_y=True)

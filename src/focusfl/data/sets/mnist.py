@@ -56,11 +56,11 @@ def rotated_mnist(
     Example:
         ``fed = rotated_mnist(n=600)``
     """
-    require("data.seed", seed, seed >= 0, "0 or more")
-    require("data.hidden", hidden, hidden >= 1, "1 or more")
-    require("data.E", E, E > 0 and E % 10 == 0, "a multiple of 10")
+    require("data.seed", seed, lambda v: v >= 0, "0 or more")
+    require("data.hidden", hidden, lambda v: v >= 1, "1 or more")
+    require("data.E", E, lambda v: v > 0 and v % 10 == 0, "a multiple of 10")
     require("data.outliers", outliers, outliers in TURNS, "one of " + ", ".join(map(str, TURNS)))
-    require("data.mix", mix, 0 < mix <= 1, "above 0 and at most 1")
+    require("data.mix", mix, lambda v: 0 < v <= 1, "above 0 and at most 1")
     turns = [k for k in TURNS[outliers] for _ in range(E // 10)]
     raw = load("mnist")
     scaling = {"centre": 0.1307, "spread": 0.3081} if normalise else {}

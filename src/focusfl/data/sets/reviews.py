@@ -58,9 +58,9 @@ def yelp_imdb(
     Example:
         ``fed = yelp_imdb(n=200, n_test=100)``
     """
-    require("data.seed", seed, seed >= 0, "0 or more")
-    require("data.yelp_agents", yelp_agents, 1 <= yelp_agents <= 1000, "from 1 to 1000")
-    require("data.imdb_agents", imdb_agents, 1 <= imdb_agents <= 1000, "from 1 to 1000")
+    require("data.seed", seed, lambda v: v >= 0, "0 or more")
+    require("data.yelp_agents", yelp_agents, lambda v: 1 <= v <= 1000, "from 1 to 1000")
+    require("data.imdb_agents", imdb_agents, lambda v: 1 <= v <= 1000, "from 1 to 1000")
     require("data.mode", mode, mode in ("frozen", "tuned"), "frozen or tuned")
     kinds = (("yelp", yelp_agents), ("imdb", imdb_agents))
     train = [_share_out(name, "train", E, n, seed) for name, E in kinds]

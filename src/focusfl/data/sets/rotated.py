@@ -46,7 +46,7 @@ def distribute_rotated(
     kinds = sorted({k % 4 for k in turns})
     parts = np.array_split(rng.permutation(len(y)), E)
     size = len(parts[-1])
-    require("data.n", n, n is None or 1 <= n <= size, f"from 1 to {size} examples per agent")
+    require("data.n", n, lambda v: v is None or 1 <= v <= size, f"from 1 to {size} examples per agent")
     parts = [part[:n] for part in parts]
     offsets = torch.tensor([0, *(len(part) for part in parts)]).cumsum(0)
     out = torch.empty((int(offsets[-1]), *x.shape[1:]))

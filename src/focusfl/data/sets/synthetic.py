@@ -56,16 +56,17 @@ def synthetic(
         >>> fed.clusters.tolist(), fed.bayes.tolist()
         ([0, 0, 0, 1], [0.25, 0.25, 0.25, 0.25])
     """
-    require("data.seed", seed, seed >= 0, "0 or more")
-    require("data.E", E, E >= 2, "2 or more")
-    require("data.outliers", outliers, 0 <= outliers < E, f"from 0 to {E - 1}")
+    require("data.seed", seed, lambda v: v >= 0, "0 or more")
+    require("data.E", E, lambda v: v >= 2, "2 or more")
+    require("data.outliers", outliers, lambda v: 0 <= v < E, f"from 0 to {E - 1}")
     fits = 0 < outlier_clusters <= max(1, outliers)
     require("data.outlier_clusters", outlier_clusters, fits, "from 1 to the number of outliers")
-    require("data.d", d, d >= outlier_clusters, f"{outlier_clusters} or more, one direction per outlier cluster")
-    require("data.n", n, n >= 1, "1 or more")
-    require("data.n_test", n_test, n_test >= 1, "1 or more")
-    require("data.R", R, R >= 0, "0 or more")
-    require("data.r", r, r >= 0, "0 or more")
+    expected = f"{outlier_clusters} or more, one direction per outlier cluster"
+    require("data.d", d, lambda v: v >= outlier_clusters, expected)
+    require("data.n", n, lambda v: v >= 1, "1 or more")
+    require("data.n_test", n_test, lambda v: v >= 1, "1 or more")
+    require("data.R", R, lambda v: v >= 0, "0 or more")
+    require("data.r", r, lambda v: v >= 0, "0 or more")
     sigmas = [float(s) for s in sigma] if isinstance(sigma, Sequence) else [float(sigma)] * E
     if len(sigmas) != E or not all(0 <= s < math.inf for s in sigmas):
         raise InputError(f"data.sigma = {sigma}: expected one number, 0 or more, or {E} of them, one per agent")

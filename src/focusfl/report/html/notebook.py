@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from focusfl.algorithms import title
 from focusfl.report import sentences
 from focusfl.report.gains import MIN_RELATIVE_GAP, Gains
-from focusfl.report.rows import Row, agent_numbers, columns
+from focusfl.report.rows import Row, Runs, agent_numbers, by_method, columns
 from focusfl.util.html import COLOURS, Html, bar, bold, card, chip, join, paragraph, table
 
 MAX_AGENTS = 40  # rows of a table: of more agents those with the largest and the least excess risk are shown
@@ -102,49 +103,56 @@ def _agents(row: Row) -> Html:
 
 
 def comparison_card(rows: Sequence[Row], gains: dict[str, Gains], notes: Sequence[str] = ()) -> Html:
-    """Show several runs on the same data with one seed; the first is compared with the others.
+    """Show several methods on the same data with the same seeds; the first is compared with the others.
 
     Args:
-        rows: The runs, with the same agents.
+        rows: The runs, with the same agents, one per method and seed.
         gains: Who gained and who lost under the first method, by the other's `method`.
         notes: Sentences that precede the tables.
     """
-    first, others = rows[0], rows[1:]
-    methods = [title(row["method"]) for row in rows]
+    runs = by_method(rows)
+    methods, first = list(runs), rows[0]
+    seeds = len(runs[methods[0]])
     heading = f"{methods[0]} on {first['data']}, compared with {', '.join(methods[1:])}"
-    said = [*map(paragraph, notes), *_explained([first], others)]
+    said = [*map(paragraph, notes), *_explained(runs[methods[0]], rows[seeds:])]
     beyond = f"beyond noise and {100 * MIN_RELATIVE_GAP:g} % of the loss"
-    legend = f"Loss of each agent. {SMALLER} smaller, {LARGER} larger than with {methods[0]}, {beyond}."
-    return card(heading, paragraph(verdict(first)), *said, _methods(rows), paragraph(legend), _losses(rows, gains))
+    mean = f", mean over {seeds} seeds" if seeds > 1 else ""
+    legend = f"Loss of each agent{mean}. {SMALLER} smaller, {LARGER} larger than with {methods[0]}, {beyond}."
+    judged = [paragraph(verdict(first))] if seeds == 1 else []
+    return card(heading, *judged, *said, _methods(runs), paragraph(legend), _losses(runs, gains))
 
 
-def _methods(rows: Sequence[Row]) -> Html:
-    """One line per method; the best of each column is bold."""
-    shown = columns(rows)
-    each = [[column.values([row]) for column in shown] for row in rows]
-    best = [column.best(v for numbers in each for v in numbers[i]) for i, column in enumerate(shown)]
+def _methods(runs: Runs) -> Html:
+    """One line per method, means over its seeds; the best of each column is bold."""
+    shown = columns([row for each in runs.values() for row in each])
+    means = [[fmean(v) if (v := column.values(each)) else None for column in shown] for each in runs.values()]
+    known_means = [[m[i] for m in means if m[i] is not None] for i in range(len(shown))]
+    best = [column.best(v for v in each if v is not None) for column, each in zip(shown, known_means, strict=True)]
     lines = []
-    for row, numbers in zip(rows, each, strict=True):
-        texts = [f"{found[0]:.4f}" if found else "-" for found in numbers]
-        bold_at = [found == [b] for found, b in zip(numbers, best, strict=True)]
+    for (method, each), numbers in zip(runs.items(), means, strict=True):
+        texts = ["-" if value is None else f"{value:.4f}" for value in numbers]
+        bold_at = [value is not None and value == b for value, b in zip(numbers, best, strict=True)]
         cells = [bold(text) if is_best else text for text, is_best in zip(texts, bold_at, strict=True)]
-        known = row.get("faa_interval")
-        lines.append([title(row["method"]), *cells, f"{known['low']:.3g} to {known['high']:.3g}" if known else "-"])
+        known = each[0].get("faa_interval") if len(each) == 1 else None
+        lines.append([method, *cells, f"{known['low']:.3g} to {known['high']:.3g}" if known else "-"])
     return table(["method", *(column.heading for column in shown), "95 % interval of FAA"], lines)
 
 
-def _losses(rows: Sequence[Row], gains: dict[str, Gains]) -> Html:
-    """One line per agent, one bar per method."""
-    longest = max(abs(v) for row in rows for v in row["loss"])
-    names, lines = names_of(rows[0]), []
-    for i in _shown(rows[0]):
+def _losses(runs: Runs, gains: dict[str, Gains]) -> Html:
+    """One line per agent, one bar per method: means over its seeds."""
+    losses = {
+        method: [fmean(seeds) for seeds in zip(*(row["loss"] for row in rows), strict=True)]
+        for method, rows in runs.items()
+    }
+    longest, first = max(abs(v) for each in losses.values() for v in each), next(iter(runs.values()))[0]
+    names, lines = names_of(first), []
+    for i in _shown(first):
         cells: list[object] = [names[i]]
-        for k, row in enumerate(rows):
-            found, e = gains.get(row["method"]) if k else None, agent_numbers(row)[i]
+        for k, (method, rows) in enumerate(runs.items()):
+            found, e = gains.get(rows[0]["method"]) if k else None, agent_numbers(rows[0])[i]
             mark = "" if found is None else LARGER * (e in found.gained) + SMALLER * (e in found.lost)
-            cells.append(
-                join(bar(row["loss"][i], longest, COLOURS[k % len(COLOURS)]), f" {row['loss'][i]:.4f} {mark}")
-            )
+            loss = losses[method][i]
+            cells.append(join(bar(loss, longest, COLOURS[k % len(COLOURS)]), f" {loss:.4f} {mark}"))
         lines.append(cells)
-    head = ["agent", *(title(row["method"]) for row in rows)]
-    return join(table(head, lines, left=len(head)), *_left_out(rows[0]))
+    head = ["agent", *runs]
+    return join(table(head, lines, left=len(head)), *_left_out(first))

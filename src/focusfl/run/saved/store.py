@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from focusfl.run.saved.about import FORMAT, OWN_LOSS, VERSION, About, options_of
 from focusfl.run.saved.trained import TrainedModel
 from focusfl.run.saved.trial import try_model
 from focusfl.util import files, sealed
-from focusfl.util.errors import InputError, refuse_errors
+from focusfl.util.errors import InputError, refuse_errors, require_instance
 from focusfl.util.plugins import load_object
 
 ABOUT, WEIGHTS, CARD = "model.json", "weights.safetensors", "README.md"
@@ -103,12 +104,10 @@ def load(
     Example:
         ``ff.load("model").predict("bern", patients)``
     """
+    require_instance("path", path, (str, Path), "the folder of a saved model")
     folder = Path(path).expanduser()
     about, tensors = read(folder)
-    if algorithm is not None and not isinstance(algorithm, Algorithm):
-        kind = algorithm.__name__ if isinstance(algorithm, type) else type(algorithm).__name__
-        hint = f"the class {kind}: pass {kind}()" if isinstance(algorithm, type) else f"{kind}"
-        raise InputError(f"algorithm: expected a method with its options, found {hint}")
+    require_instance("algorithm", algorithm, (Algorithm, NoneType), "a method with its options")
     try:
         with refuse_errors("its method, network and tensors do not fit together"):
             method = algorithm or _own_method(about, allow_code) or about.algorithm()

@@ -20,7 +20,7 @@ from focusfl.models.task import Task
 from focusfl.run.saved.about import OWN_LOSS, About, InputsAbout, NewcomerAbout
 from focusfl.run.saved.members import Mixture, members, predict
 from focusfl.run.saved.unlabelled import Unlabelled, how_sure
-from focusfl.util.errors import InputError, nearest, refuse_errors
+from focusfl.util.errors import InputError, nearest, refuse_errors, require_instance
 
 Format = Literal["onnx", "pt2", "safetensors"]
 
@@ -181,6 +181,7 @@ class TrainedModel:
         """Write the model to a folder, from which `ff.load` reads it. No example of anybody's data is in it."""
         from focusfl.run.saved.store import save
 
+        require_instance("path", path, (str, Path), "the folder to save to")
         return save(self, Path(path))
 
     def state_of(self, agent: int | str) -> tuple[State, State]:

@@ -1,0 +1,84 @@
+"""What a person may get wrong in Python is said in one sentence; what they may leave out has a default."""
+
+import numpy as np
+import pytest
+import torch
+
+import focusfl as ff
+from focusfl.util.errors import InputError
+
+SYNTHETIC = ff.data.synthetic(seed=0, n=20)
+
+
+def two_agents(classes=2):
+    rng = np.random.default_rng(0)
+    y = [rng.integers(0, classes, 40) if classes else rng.normal(size=40) for _ in range(2)]
+    return [(rng.normal(size=(40, 3)), each) for each in y]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ff.fit(ff.Focus, SYNTHETIC, rounds=1), ["algorithm", "the class Focus", "Focus()"]),
+        (lambda: ff.fit(SYNTHETIC, ff.Focus(M=2), rounds=1), ["algorithm", "Federation"]),
+        (lambda: ff.fit("focus", SYNTHETIC, rounds=1), ["algorithm", "str"]),
+        (lambda: ff.fit(ff.FedAvg(), two_agents(), rounds=1), ["fed", "from_agents", "list"]),
+        (lambda: ff.fit(ff.FedAvg(), SYNTHETIC, settings={"rounds": 1}), ["settings", "ff.Settings", "dict"]),
+        (lambda: ff.fit(ff.FedAvg(), SYNTHETIC, rounds=1, train={"lr": 0.1}), ["train", "ff.Train", "dict"]),
+        (lambda: ff.fit(ff.FedAvg(), SYNTHETIC, rounds="10"), ["rounds = '10'", "whole number"]),
+        (lambda: ff.fit(ff.FedAvg(), SYNTHETIC, rounds=1, fraction="0.5"), ["fraction = '0.5'"]),
+        (lambda: ff.fit(ff.FedAvg(), SYNTHETIC, rounds=1, validation="0.2"), ["validation = '0.2'"]),
+        (lambda: ff.fit(ff.FedAvg(), SYNTHETIC, rounds=1, metrics=3), ["metrics", "names"]),
+        (lambda: ff.fit(ff.FedAvg(), SYNTHETIC, rounds=1, model=5), ["model = 5", "torch.nn.Module"]),
+        (lambda: ff.fit(ff.FedAvg(), SYNTHETIC, rounds=1, model=torch.nn.Linear), ["model", "in_features"]),
+        (lambda: ff.Train(lr="0.1"), ["lr = '0.1'", "positive number"]),
+        (lambda: ff.Train(steps=1.5), ["steps = 1.5", "whole number"]),
+        (lambda: ff.Train(batch="8"), ["batch = '8'", "whole number"]),
+        (lambda: ff.Train(epochs=True), ["epochs = True", "whole number"]),
+        (lambda: ff.Ditto(lam="1"), ["ditto.lam = '1'", "0 or more"]),
+        (lambda: ff.QFFL(q=None), ["qffl.q = None"]),
+        (lambda: ff.data.synthetic(seed="0"), ["data.seed = '0'"]),
+        (lambda: ff.load(5), ["path", "int"]),
+        (lambda: ff.compare(ff.Focus(), SYNTHETIC), ["algorithms", "list"]),
+        (lambda: ff.compare([], SYNTHETIC), ["algorithms", "list"]),
+        (lambda: ff.compare([ff.FedAvg()], SYNTHETIC, seeds=[1, 1]), ["seeds = [1, 1]"]),
+        (lambda: ff.compare([ff.FedAvg()], SYNTHETIC, seed=1), ["seed", "seeds=[1]"]),
+        (lambda: ff.compare([ff.FedAvg()], SYNTHETIC, out="x"), ["out"]),
+        (lambda: ff.compare([ff.FedAvg(), ff.FedAvg()], SYNTHETIC, seeds=[0], rounds=1), ["fedavg", "once"]),
+    ],
+)
+def test_wrong_arguments_are_named(call, words):
+    with pytest.raises(InputError) as refused:
+        call()
+    assert all(word in str(refused.value) for word in words), refused.value
+
+
+def test_numbers_of_numpy_are_numbers():
+    train = ff.Train(lr=np.float64(0.1), steps=np.int64(3))
+    assert train.steps == 3 and type(train.steps) is int
+    assert ff.fit(ff.FedAvg(), SYNTHETIC, rounds=np.int32(1), train=train).rounds == 1
+
+
+@pytest.mark.parametrize(("classes", "layers"), [(2, [(64, 3), (2, 64)]), (None, [(1, 3)])])
+def test_arrays_have_a_default_model_as_folders_have(classes, layers):
+    fed = ff.Federation.from_agents(two_agents(classes))
+    result = ff.fit(ff.FedAvg(), fed, rounds=1)
+    assert [tuple(w.shape[1:]) for name, w in result.server["w"].items() if "weight" in name] == layers
+
+
+def test_compare_gives_the_tables_over_the_seeds():
+    methods, seeds = [ff.Focus(M=2), ff.FedAvg()], [0, 3]
+    found = ff.compare(methods, lambda seed: ff.data.synthetic(seed, n=20), seeds=seeds, rounds=4)
+    by_hand = {
+        (method.name, seed): ff.fit(method, ff.data.synthetic(seed, n=20), seed=seed, rounds=4)
+        for method in methods
+        for seed in seeds
+    }
+    assert [row["loss"] for row in found.rows] == [result.loss.tolist() for result in by_hand.values()]
+    assert [row["seed"] for row in found.rows] == [0, 3, 0, 3]
+    (gains,) = found.gains.values()
+    pair = gains.pairs[9][1]  # agent 9, the second seed
+    assert pair.ours == by_hand["FOCUS", 3].row()["loss"][9] and pair.se is not None
+    mean = np.mean([by_hand["FedAvg", seed].row()["avg_loss"] for seed in seeds])
+    assert f"{mean:.4f}" in found._repr_html_() and "mean over 2 seeds" in found._repr_html_()
+    assert "2 seed(s)" in str(found)
