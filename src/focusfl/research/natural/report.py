@@ -21,10 +21,11 @@ from focusfl.run.experiment import Experiment
 from focusfl.util import files
 
 FLAMBY = {"fedavg": 0.685, "linear:pooled": 0.735, "linear:own": 0.730}
-"""Accuracies on heart in the results of FLamby's repository, means over the hospitals, by our nearest method."""
+"""Accuracies on heart that are quoted for FLamby, means over the hospitals, by our nearest method."""
 FLAMBY_NOTE = (
     "FLamby trains a linear model, and scales the features of each centre by themselves: "
-    "`--set data.scale_by=agent --set data.hidden=0` does so here."
+    "`--set data.scale_by=agent --set data.hidden=0` does so here. Its numbers are quoted, and differ between "
+    "versions of its result files."
 )
 
 
