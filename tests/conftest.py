@@ -27,7 +27,7 @@ MARKED_FILES = {  # by path below tests/: what a file of tests needs
     "network": ("data/test_store.py", "data/test_images.py", "data/test_text.py"),
     "browser": ("report/test_page_browser.py",),
     "flower": ("flower/", "deploy/"),
-    "slow": ("research/", "faults/"),
+    "slow": ("research/", "faults/", "run/test_sweep.py", "run/test_tracking.py", "cli/test_own_code.py"),
 }
 
 

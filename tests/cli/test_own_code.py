@@ -31,6 +31,9 @@ def hospitals(seed=0):
 def largest_error(values, y):
     return (values - y).abs().max()
 
+def tokens(seed=0):
+    return ff.Federation.from_agents([([[1, 2], [3, 4]], [0, 1])] * 2, test=0.5, tokens=True)
+
 def no_federation():
     return 3
 
@@ -140,7 +143,7 @@ def test_data_of_ones_own_may_be_a_folder_and_results_stay_out_of_it(here, monke
         ("--data my_data:no_federation", "returned int"),
         ("--data my_data:CONSTANT", "expected a function"),
         ("--data my_data:make_federation --set data.agent=3", "did you mean 'agents'"),
-        ("--data my_data:make_federation", "--set model=mlp:64"),
+        ("--data my_data:tokens", "--set model=mlp:64"),
         ("--set metrics=my_data:CONSTANT", "not a function"),
         ("--set model=mpl:64", "did you mean 'mlp'"),
         ("--set model=mlp", "mlp:64,32"),

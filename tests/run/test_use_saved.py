@@ -77,7 +77,7 @@ def test_a_wrong_call_says_what_the_right_one_is(saved):
             model.predict(agent, "bern")
     with pytest.raises(InputError, match=r"found .new\.csv"):
         model.predict("bern", "new.csv")
-    with pytest.raises(InputError, match=r"the class FedMedian: pass FedMedian\(\)"):
+    with pytest.raises(InputError, match=r"the class FedMedian: write FedMedian\(\)"):
         ff.load(saved, algorithm=FedMedian)
     with pytest.raises(InputError, match="algorithm: expected a method"):
         ff.load(saved, algorithm="focus")
