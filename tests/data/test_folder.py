@@ -296,7 +296,7 @@ def test_links_inside_the_folder_are_fine(tmp_path):
 
 GOOD = "a,b,label\n1,2,0\n3,4,1\n"
 BAD_CSV = {
-    "semicolons": ("a;label\n1;0\n2;1\n", "b.csv.*';'.*commas"),
+    "semicolons": ("a;label\n1;0\n2;1\n", "b.csv: its columns differ .* b$"),
     "missing label": ("a,b,lable\n1,2,0\n", r"b.csv.*'label'.*did you mean 'lable'"),
     "words for numbers": (
         GOOD + "5,six,0\n",

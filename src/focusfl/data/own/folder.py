@@ -32,7 +32,7 @@ from focusfl.data.own.readers import (
     visible_entries,
 )
 from focusfl.models import mlp
-from focusfl.util.errors import InputError, nearest, require
+from focusfl.util.errors import InputError, Problems, nearest, require
 from focusfl.util.files import visible
 from focusfl.util.progress import count_progress
 
@@ -52,6 +52,7 @@ class FolderFederation(Federation):
         labels: The names of the classes, if the labels are words.
         columns: The features of a table, in order.
         inputs: The form of the files' examples, with the scaling; new data is brought into it.
+        file_notes: What the user should know about how files were read, one sentence each.
         root: The folder.
     """
 
@@ -59,6 +60,7 @@ class FolderFederation(Federation):
     labels: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     inputs: Inputs | None = None
+    file_notes: tuple[str, ...] = ()
     root: Path | None = field(default=None, repr=False)
 
     @property
@@ -90,7 +92,7 @@ class FolderFederation(Federation):
 
     def remarks(self) -> list[str]:
         """Return warnings about data that may have been misunderstood, one sentence each."""
-        return [*self._label_remarks(), *self._scale_remarks()]
+        return [*self.file_notes, *self._label_remarks(), *self._scale_remarks()]
 
     def _label_remarks(self) -> list[str]:
         lower = [name.lower() for name in self.labels]
@@ -169,18 +171,24 @@ def folder(
     require("data.max_mb", max_mb, max_mb > 0, "megabytes, more than 0")
     places = _find_agents(root := expanded(path))
     clusters = _read_clusters(root / "clusters.csv", list(places))
+    problems = Problems()
     contents: list[list[FileContents]] = []  # [E] an agent's training and test data, or all of it
     with count_progress("reading agents", len(places), delay=SECONDS_BEFORE_BAR) as advance:
         for place in places.values():
-            contents.append(read_agent(place, root, label, text, max_mb))
+            with problems.collect():
+                contents.append(read_agent(place, root, label, text, max_mb))
             advance(1)
+    problems.report()
     parts = align([part for agent in contents for part in agent])
     y, label_names = encode_labels(parts)
     data = iter([Data(*pair) for pair in zip(input_tensors(parts, encode), y, strict=True)])
-    pairs = [
-        (next(data), next(data)) if len(agent) == 2 else split_test(next(data), test, seed, name, agent[0].path)
-        for name, agent in zip(places, contents, strict=True)
-    ]
+    pairs = []
+    for name, agent in zip(places, contents, strict=True):
+        whole = next(data)
+        with problems.collect():
+            split = len(agent) == 1
+            pairs.append(split_test(whole, test, seed, name, agent[0].path) if split else (whole, next(data)))
+    problems.report()
     training = Rows.join([a for a, _ in pairs])
     classes = None if y[0].is_floating_point() else max(2, *(1 + int(labels.max()) for labels in y))
     fed = FolderFederation(
@@ -194,6 +202,7 @@ def folder(
         labels=label_names,
         columns=parts[0].columns if parts[0].kind == "a table" else (),
         inputs=inputs_of(parts[0], training.x, label, text, encode is not None),
+        file_notes=tuple(note for part in parts for note in part.notes),
         root=root,
     )
     return _scale(fed) if scale else fed
@@ -240,13 +249,17 @@ def _find_agents(root: Path) -> dict[str, Path]:
     if not root.is_dir():
         raise InputError(f"{root}: no such folder (data.path)")
     agents: dict[str, Path] = {}
+    problems = Problems()
     for place in (p for p in visible_entries(root, root) if p.name != "clusters.csv"):
         name = visible(place.name if place.is_dir() else place.stem)
         if not place.is_dir() and place.suffix.lower() not in READERS:
-            raise InputError(f"{place}: unexpected; expected one sub-folder or one {FILE_KINDS} per agent")
-        if name in agents:
-            raise InputError(f"{place}: {agents[name]} is an agent of the same name; rename one of them")
-        agents[name] = place
+            expected = f"expected one sub-folder or one {FILE_KINDS} per agent"
+            problems.add(f"{place}: unexpected; {expected}")
+        elif name in agents:
+            problems.add(f"{place}: {agents[name]} is an agent of the same name; rename one of them")
+        else:
+            agents[name] = place
+    problems.report()
     if len(agents) < 2 or agents.keys() == {"train", "test"}:
         expected = f"expected two or more agents, one sub-folder or one {FILE_KINDS} each"
         raise InputError(f"{root}: {expected}; found {', '.join(agents) or 'no agents'}")
@@ -321,26 +334,32 @@ def align(parts: list[FileContents]) -> list[FileContents]:
     Raises:
         InputError: A file is empty, or differs from the first.
     """
-    first, out = parts[0], []
+    problems, out = Problems(), []
+    first = next((part for part in parts if part.y), parts[0])
     for part in parts:
-        if not part.y:
-            raise InputError(f"{part.path}: no examples; leave the agent out, or add data")
-        if part.kind != first.kind:
-            raise InputError(
-                f"{part.path}: {part.kind}, but {first.path}: {first.kind}; use one kind for all agents"
-            )
-        differing = sorted({*part.columns} ^ {*first.columns})
-        if differing:
-            only = f"only one of them has {', '.join(differing)}"
-            raise InputError(f"{part.path}: its columns differ from those of {first.path}: {only}")
-        if part.columns != first.columns:
-            part = replace(part, x=part.x[:, [part.columns.index(name) for name in first.columns]])
-        if part.kind != "text" and part.x.shape[1:] != first.x.shape[1:]:
-            places = (part.at(0), first.at(0)) if part.kind == "images" else (part.path, first.path)
-            shapes = f"{describe_shape(part.x[0])}, but {places[1]}: {describe_shape(first.x[0])}"
-            raise InputError(f"{places[0]}: {shapes}; all agents need the same")
-        out.append(part)
+        with problems.collect():
+            out.append(_aligned(part, first))
+    problems.report()
     return out
+
+
+def _aligned(part: FileContents, first: FileContents) -> FileContents:
+    if not part.y:
+        raise InputError(f"{part.path}: no examples; leave the agent out, or add data")
+    if part.kind != first.kind:
+        raise InputError(f"{part.path}: {part.kind}, but {first.path}: {first.kind}; use one kind for all agents")
+    differing = sorted({*part.columns} ^ {*first.columns})
+    if differing:
+        only = f"only one of them has {', '.join(differing)}"
+        raise InputError(f"{part.path}: its columns differ from those of {first.path}: {only}")
+    if part.columns != first.columns:
+        x = part.x[:, [part.columns.index(name) for name in first.columns]]
+        part = replace(part, x=x, columns=first.columns)
+    if part.kind != "text" and part.x.shape[1:] != first.x.shape[1:]:
+        places = (part.at(0), first.at(0)) if part.kind == "images" else (part.path, first.path)
+        shapes = f"{describe_shape(part.x[0])}, but {places[1]}: {describe_shape(first.x[0])}"
+        raise InputError(f"{places[0]}: {shapes}; all agents need the same")
+    return part
 
 
 def input_tensors(parts: list[FileContents], encode: Callable[[list[str]], Tensor] | None) -> list[Tensor]:
