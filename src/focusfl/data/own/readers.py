@@ -7,6 +7,7 @@ import csv
 import importlib
 import math
 import re
+import sys
 import warnings
 import zipfile
 from array import array
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from focusfl.data.own.table import Table, cell_value
 from focusfl.util.errors import InputError, nearest
 from focusfl.util.files import visible
 
@@ -40,7 +42,7 @@ class FileContents:
     Attributes:
         path: The file or folder.
         kind: "a table", "text", "arrays" or "images".
-        x: float32 [n, ...]; for text a list of str.
+        x: float32 [n, ...]; of a table a `Table`, for text a list of str.
         y: The labels as they are written, numbers or words, [n].
         places: The row of each example as a person counts it, or the file name of an image, [n].
         counted: How rows are counted, for messages.
@@ -130,6 +132,7 @@ def read_csv(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[Fi
     kind, features = _check_header(path, header, label, text)
     positions, label_position = [header.index(name) for name in features], header.index(label)
     values, places = array("d"), array("q")
+    words = tuple(dict[int, str]() for _ in positions)
     texts: list[str] = []
     y: list[str] = []
     contents = FileContents(path, kind, [], y, places, "counting the header", tuple(features), form.notes(path))
@@ -142,9 +145,20 @@ def read_csv(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[Fi
         try:
             values.extend([parse_number(float, cells[j]) for j in positions])
         except ValueError:
-            values.extend([parse_cell(cells[j], contents.at(len(y) - 1, header[j]), text) for j in positions])
-    x = texts if kind == "text" else np.frombuffer(values).reshape(len(y), len(positions))
-    return [with_inputs(contents, x)]
+            values.extend(_numbers([cells[j] for j in positions], words, len(y) - 1))
+    if kind == "text":
+        return [with_inputs(contents, texts)]
+    numbers = np.array(values).reshape(len(y), len(positions))
+    return [replace(contents, x=Table(contents.columns, numbers, words))]
+
+
+def _numbers(cells: list[str], words: tuple[dict[int, str], ...], i: int) -> Iterator[float]:
+    """Yield the numbers in row i; NaN where a cell is missing, or a word, which is put into `words`."""
+    for cell, column in zip(cells, words, strict=True):
+        value = cell_value(cell)
+        if isinstance(value, str):
+            column[i] = sys.intern(value)
+        yield value if isinstance(value, float) else math.nan
 
 
 class CsvFormat(NamedTuple):
@@ -245,15 +259,13 @@ def read_parquet(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> lis
     contents = FileContents(path, kind, [], y, places, "counting from 1", tuple(features))
     if kind == "text":
         return [with_inputs(contents, table[text].to_pylist())]
-    x = np.empty((len(table), len(features)))
-    for j, name in enumerate(features):
-        column = table[name].to_numpy()  # an empty cell becomes NaN, or None
-        if column.dtype.kind not in "biuf":
-            for i, cell in enumerate(column):
-                parse_cell(cell, contents.at(i, name), text)
-            raise InputError(f"{path}, column {name!r}: expected numbers, found {table[name].type}")
-        x[:, j] = column
-    return [with_inputs(contents, x)]
+    return [replace(contents, x=Table.of({name: _parquet_column(table[name]) for name in features}))]
+
+
+def _parquet_column(column: Any) -> Any:
+    """Return the cells of a column of pyarrow: an array if they are numbers, where an empty cell is NaN."""
+    numbers = column.to_numpy()
+    return numbers if numbers.dtype.kind in "biuf" else column.to_pylist()
 
 
 def _parquet_table(path: Path, max_mb: int) -> Any:
@@ -328,10 +340,30 @@ def parse_cell(cell: Any, where: str, text: str = "") -> float:
     try:
         return parse_number(float, cell) if cell.strip() else float("nan")
     except ValueError as error:
-        short = cell if len(cell) < 40 else cell[:37] + "..."
         hint = "write decimals with a point" if "," in cell else "fill in or remove such values"
-        hint = "if it is the text column, set data.text" if text else hint
-        raise InputError(f"{where}: {short!r} is not a number ({hint})") from error
+        raise not_a_number(cell, where, "if it is the text column, set data.text" if text else hint) from error
+
+
+def not_a_number(cell: str, where: str, hint: str) -> InputError:
+    """Return the error that a cell is not a number."""
+    short = cell if len(cell) < 40 else cell[:37] + "..."
+    return InputError(f"{where}: {short!r} is not a number ({hint})")
+
+
+def numbers_only(contents: FileContents, text: str = "") -> FileContents:
+    """Return a table with x [n, columns] as numbers; refuse words and missing cells. Other contents stay.
+
+    Args:
+        contents: What was read.
+        text: The option data.text, for the message.
+    """
+    if contents.kind != "a table":
+        return contents
+    words = [(min(column), j) for j, column in enumerate(contents.x.words) if column]
+    if words:
+        i, j = min(words)
+        parse_cell(contents.x.words[j][i], contents.at(i, contents.columns[j]), text)
+    return with_inputs(contents, contents.x.numbers)
 
 
 # --- arrays
