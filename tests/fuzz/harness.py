@@ -103,7 +103,7 @@ def focusfl(*words: object) -> Ended:
 def _visible_faults(ended: Ended) -> Iterator[Fault]:
     if ended.code not in EXIT_CODES:
         yield Fault("exit code", repr(ended.code))
-    lines = [line for line in ended.err.split("\n")[:-1] if not line.startswith("note: ")]
+    lines = [line for line in ended.err.split("\n")[:-1] if not line.startswith(("note: ", "  "))]
     if len(lines) != (ended.code != 0):
         yield Fault("many lines", f"exit code {ended.code}, {len(lines)} lines: {ended.err[:200]!r}")
     if raw := CONTROL.search(ended.out + ended.err):

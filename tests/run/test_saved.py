@@ -745,7 +745,7 @@ def test_the_command_line_says_what_is_missing(hospitals, tmp_path):
     for content, words, message in (
         ("age\n1\n", ("--agent", "bern"), "no column pressure"),
         ("age,pressure\n1,x\n", ("--agent", "bern"), "row 2 (counting the header), column 'pressure': 'x' is not"),
-        ("age,pressure\n1,\n", ("--agent", "bern"), "empty, NaN or infinite"),
+        ("age,pressure\n1,inf\n", ("--agent", "bern"), "empty, NaN or infinite"),
         ("age,pressure\n1,2\n", (), "--agent is missing: whose model? Known: aarau, bern, elm, flims"),
         ("age,pressure\n1,2\n", ("--agent", "bren"), "did you mean 'bern'"),
         ("age,pressure\n", ("--agent", "bern"), "no examples"),

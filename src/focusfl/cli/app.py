@@ -10,7 +10,7 @@ import typer.core
 
 from focusfl.cli import compare, data, deploy, flower, model, paper, report, study, sweep
 from focusfl.util import interrupt
-from focusfl.util.errors import Diverged, InputError, Interrupted, SimulationFailed
+from focusfl.util.errors import Diverged, InputError, Interrupted, SeveralProblems, SimulationFailed
 from focusfl.util.files import visible
 
 typer.core.HAS_RICH = False  # help is plain text, but typer 0.20 writes "\\[default" where rich is installed
@@ -69,18 +69,29 @@ def main() -> None:
         code, message = _run()
     except KeyboardInterrupt:
         code, message = 130, "interrupted"
-    if message:
-        print(visible(" ".join(message.split())), file=sys.stderr)
+    for line in message.split("\n") if message else ():
+        print(visible(line), file=sys.stderr)
     interrupt.end_at_next()  # the interpreter takes a moment to close
     sys.exit(code)
 
 
 def _run() -> tuple[Any, str]:
+    """Run the command; return the exit code, and a message if it failed: one line, or one per problem."""
+    try:
+        code, message = _outcome()
+    except SeveralProblems as error:
+        return 2, f"error: {error}"
+    return code, " ".join(message.split())
+
+
+def _outcome() -> tuple[Any, str]:
     """Run the command; return the exit code, and a message for the user if it failed."""
     hint = "Files written so far are complete. To resume, run it again (run, compare and sweep: with --resume)"
     try:
         code = app(standalone_mode=False) or 0
         return code, "interrupted" if code == interrupt.EXIT_CODE else ""  # typer turns Ctrl-C into that code
+    except SeveralProblems:
+        raise
     except InputError as error:
         return 2, f"error: {error}"
     except (Diverged, SimulationFailed) as error:

@@ -45,7 +45,7 @@ def predict(
             raise InputError(f"{out}: predictions are written as csv or parquet: choose another name")
     trained = _load(model, allow_code)
     chosen = _agent(trained, agent)
-    new = trained.inputs.read(file)
+    new = _read(trained, file)
     if new.others:
         _note(f"{file}: not inputs of the model, carried over: {', '.join(new.others)}")
     predictions = trained.predict(chosen, new.x)
@@ -83,7 +83,7 @@ def assign(
     if out is not None:
         _check_out(out, model, overwrite)
     trained = _load(model, allow_code)
-    new = trained.inputs.read(file)
+    new = _read(trained, file)
     if new.y is None and not no_labels:
         _miss_labels(trained, new, file)
     if new.others:
@@ -172,6 +172,13 @@ def _load(model: Path, allow_code: bool) -> TrainedModel:
     from focusfl.run.saved.store import load
 
     return load(model, allow_code=allow_code)
+
+
+def _read(model: TrainedModel, file: Path) -> NewData:
+    new = model.inputs.read(file)
+    for note in new.notes:
+        _note(note)
+    return new
 
 
 def _agent(model: TrainedModel, agent: str | None) -> int:

@@ -144,6 +144,8 @@ def _inside(about: Mapping[str, Any]) -> Iterator[str]:
         if about["inputs"]["scaled"]
         else ""
     )
+    if about["inputs"].get("table"):
+        yield "Of a table it holds the means of numbers over all agents, and the values of categories."
     yield ""
     yield f"- network: {code(about['network']['kind'])}, method: {code(about['method'])} {code(about['params'])}"
     yield f"- loss: {code(about['loss'])}, local training: {code(about['train'])}"

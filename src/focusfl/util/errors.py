@@ -10,9 +10,15 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
+MAX_PROBLEMS = 20  # shown at once
+
 
 class InputError(ValueError):
     """The user's input cannot be used. The message names the place and says what to do. Exit code 2."""
+
+
+class SeveralProblems(InputError):
+    """Several things cannot be used. The message has a line for each."""
 
 
 class CannotRun(InputError):
@@ -41,6 +47,54 @@ class LockedError(Exception):
     def __init__(self, lock: Path) -> None:
         super().__init__(f"{lock} is locked by another process")
         self.lock = lock
+
+
+class Problems:
+    """Collects problems, so that the user sees all of them at once.
+
+    Example:
+        >>> problems = Problems()
+        >>> for text in ("a.csv: empty", "b.csv: no label", "c.csv: empty"):
+        ...     with problems.collect():
+        ...         raise InputError(text)
+        >>> problems.report()
+        Traceback (most recent call last):
+        focusfl.util.errors.SeveralProblems: 3 problems:
+          a.csv: empty (and in 1 more file)
+          b.csv: no label
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[str, list[str]] = {}  # problem -> where it is
+
+    @contextlib.contextmanager
+    def collect(self) -> Iterator[None]:
+        """Keep an InputError for the report instead of raising it."""
+        try:
+            yield
+        except InputError as error:
+            self.add(str(error))
+
+    def add(self, message: str) -> None:
+        """Keep a problem, "place: what is wrong", for the report."""
+        place, _, problem = " ".join(message.split()).partition(": ")
+        self._places.setdefault(problem, []).append(place)
+
+    def report(self) -> None:
+        """Raise all problems as one error; do nothing if there are none."""
+        lines = [_shown(problem, places) for problem, places in self._places.items()]
+        if len(lines) == 1:
+            raise InputError(lines[0])
+        if lines:
+            more = [f"and {len(lines) - MAX_PROBLEMS} more"] if len(lines) > MAX_PROBLEMS else []
+            count = sum(map(len, self._places.values()))
+            raise SeveralProblems("\n  ".join([f"{count} problems:", *lines[:MAX_PROBLEMS], *more]))
+
+
+def _shown(problem: str, places: list[str]) -> str:
+    others = len(places) - 1
+    more = f" (and in {others} more {'file' if others == 1 else 'files'})" if others else ""
+    return f"{places[0]}{problem and ': '}{problem}{more}"
 
 
 @contextlib.contextmanager

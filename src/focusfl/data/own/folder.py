@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -31,11 +31,15 @@ from focusfl.data.own.readers import (
     require_regular,
     visible_entries,
 )
+from focusfl.data.own.schema import MissingOption, Schema, infer
+from focusfl.data.own.table import cell_value, is_missing, number_word
 from focusfl.models import mlp
-from focusfl.util.errors import InputError, nearest, require
+from focusfl.util.errors import InputError, Problems, nearest, require, require_choice
 from focusfl.util.files import visible
 from focusfl.util.progress import count_progress
 
+TargetOption = Literal["auto", "class", "number"]
+Names = str | list[str] | tuple[str, ...]
 FILE_KINDS = "csv, parquet or npz file"
 MAX_CLASSES = 10_000
 MAX_CLASS_LIKE_LABELS = 10  # so few different floats, all of them whole numbers, may be meant as classes
@@ -52,6 +56,7 @@ class FolderFederation(Federation):
         labels: The names of the classes, if the labels are words.
         columns: The features of a table, in order.
         inputs: The form of the files' examples, with the scaling; new data is brought into it.
+        file_notes: What the user should know about how files were read, one sentence each.
         root: The folder.
     """
 
@@ -59,6 +64,7 @@ class FolderFederation(Federation):
     labels: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     inputs: Inputs | None = None
+    file_notes: tuple[str, ...] = ()
     root: Path | None = field(default=None, repr=False)
 
     @property
@@ -89,8 +95,9 @@ class FolderFederation(Federation):
         return overview(self, self.agents, self.labels, self.columns)
 
     def remarks(self) -> list[str]:
-        """Return warnings about data that may have been misunderstood, one sentence each."""
-        return [*self._label_remarks(), *self._scale_remarks()]
+        """Return how tables were understood, and warnings about what may be misunderstood, one sentence each."""
+        schema = [] if self.inputs is None or self.inputs.schema is None else self.inputs.schema.remarks()
+        return [*self.file_notes, *schema, *self._label_remarks(), *self._scale_remarks()]
 
     def _label_remarks(self) -> list[str]:
         lower = [name.lower() for name in self.labels]
@@ -140,6 +147,10 @@ def folder(
     scale: bool = False,
     encode: Callable[[list[str]], Tensor] | None = None,
     max_mb: int = MAX_MB,
+    drop: Names = (),
+    categorical: Names = (),
+    missing: MissingOption = "impute",
+    target: TargetOption = "auto",
 ) -> FolderFederation:
     """Your own data: a folder with one sub-folder, or one csv, parquet or npz file, per agent.
 
@@ -153,6 +164,12 @@ def folder(
         scale: Whether to scale each feature to mean 0 and deviation 1 over all agents' training data.
         encode: A function from texts to [n, d]; by default frozen sentence embeddings.
         max_mb: A compressed file that would unpack to more megabytes is refused.
+        drop: Columns of a table to leave out.
+        categorical: Columns of a table that are categories, even if they look like numbers or identifiers.
+        missing: "impute": a missing number becomes the mean of the column, and another column says so; examples
+            without a label are left out. "refuse": missing cells are an error.
+        target: How labels are read. "auto": words and whole numbers are classes, floats mean regression; "class":
+            all are classes; "number": regression.
 
     Returns:
         The federation, with the names of agents, classes and columns.
@@ -167,44 +184,107 @@ def folder(
     require("data.test", test, 0 < test < 1, "a share between 0 and 1")
     require("data.hidden", hidden, hidden is None or hidden >= 0, "0 or more")
     require("data.max_mb", max_mb, max_mb > 0, "megabytes, more than 0")
+    require_choice("data.missing", missing, get_args(MissingOption))
+    require_choice("data.target", target, get_args(TargetOption))
     places = _find_agents(root := expanded(path))
     clusters = _read_clusters(root / "clusters.csv", list(places))
+    problems = Problems()
     contents: list[list[FileContents]] = []  # [E] an agent's training and test data, or all of it
     with count_progress("reading agents", len(places), delay=SECONDS_BEFORE_BAR) as advance:
         for place in places.values():
-            contents.append(read_agent(place, root, label, text, max_mb))
+            with problems.collect():
+                contents.append(read_agent(place, root, label, text, max_mb))
             advance(1)
+    problems.report()
+    if missing == "impute":
+        contents = [[_with_labels(part) for part in agent] for agent in contents]
     parts = align([part for agent in contents for part in agent])
-    y, label_names = encode_labels(parts)
+    y, label_names = encode_labels(parts, target)
+    schema = _schema(parts, [len(agent) for agent in contents], _names(drop), _names(categorical), missing)
+    if schema is not None:
+        parts = [replace(part, x=schema.encode(part, problems)) for part in parts]
+        problems.report()
     data = iter([Data(*pair) for pair in zip(input_tensors(parts, encode), y, strict=True)])
-    pairs = [
-        (next(data), next(data)) if len(agent) == 2 else split_test(next(data), test, seed, name, agent[0].path)
-        for name, agent in zip(places, contents, strict=True)
-    ]
-    training = Rows.join([a for a, _ in pairs])
+    pairs = []
+    for name, agent in zip(places, contents, strict=True):
+        whole = next(data)
+        with problems.collect():
+            split = len(agent) == 1
+            pairs.append(split_test(whole, test, seed, name, agent[0].path) if split else (whole, next(data)))
+    problems.report()
+    training, testing = Rows.join([a for a, _ in pairs]), Rows.join([b for _, b in pairs])
+    if schema is not None:
+        schema = schema.with_means(training.x.numpy())
+        training, testing = _filled(training, schema), _filled(testing, schema)
     classes = None if y[0].is_floating_point() else max(2, *(1 + int(labels.max()) for labels in y))
     fed = FolderFederation(
         name=visible(root.resolve().name),
         training=training,
-        testing=Rows.join([b for _, b in pairs]),
+        testing=testing,
         classes=classes,
         clusters=clusters,
         recipe=_recipe(training.x[0].numel(), hidden, classes),
         agents=tuple(places),
         labels=label_names,
-        columns=parts[0].columns if parts[0].kind == "a table" else (),
-        inputs=inputs_of(parts[0], training.x, label, text, encode is not None),
+        columns=() if schema is None else schema.features,
+        inputs=inputs_of(parts[0], training.x, label, text, encode is not None, schema),
+        file_notes=tuple(note for part in parts for note in part.notes),
         root=root,
     )
     return _scale(fed) if scale else fed
 
 
-def inputs_of(first: FileContents, x: Tensor, label: str, text: str, own_encoder: bool = False) -> Inputs:
+def inputs_of(
+    first: FileContents, x: Tensor, label: str, text: str, own_encoder: bool = False, schema: Schema | None = None
+) -> Inputs:
     """Return the form of the examples x that were read from files like the first."""
-    columns = first.columns if first.kind == "a table" else ()
+    columns = schema.features if schema is not None else first.columns if first.kind == "a table" else ()
     own = own_encoder and first.kind == "text"
     kind = cast(Kind, first.kind)
-    return Inputs(kind, tuple(x.shape[1:]), columns=columns, label=label, text=text, own_encoder=own)
+    return Inputs(kind, tuple(x.shape[1:]), columns=columns, label=label, text=text, own_encoder=own, schema=schema)
+
+
+def _names(option: Names) -> list[str]:
+    """Return the names of columns, which may be written with commas."""
+    return [name.strip() for name in option.split(",") if name.strip()] if isinstance(option, str) else list(option)
+
+
+def _schema(
+    parts: list[FileContents], files: list[int], drop: list[str], categorical: list[str], missing: MissingOption
+) -> Schema | None:
+    """Return what the columns of tables are; None if the files are no tables.
+
+    Args:
+        parts: The files of all agents.
+        files: How many of them each agent has; the first is for training.
+        drop: See `folder`.
+        categorical: See `folder`.
+        missing: See `folder`.
+    """
+    if parts[0].kind != "a table":
+        for name, option in (("drop", drop), ("categorical", categorical)):
+            require(f"data.{name}", ", ".join(option), not option, f"nothing: the files are {parts[0].kind}")
+        return None
+    firsts = [sum(files[:e]) for e in range(len(files))]
+    return infer([parts[i] for i in firsts], drop, categorical, missing)
+
+
+def _filled(rows: Rows, schema: Schema) -> Rows:
+    return replace(rows, x=torch.from_numpy(schema.filled(rows.x.numpy())))
+
+
+def _with_labels(part: FileContents) -> FileContents:
+    """Return a table or texts without the examples that have no label."""
+    if part.kind not in ("a table", "text"):
+        return part
+    keep = [i for i, label in enumerate(part.y) if not is_missing(label)]
+    if len(keep) == len(part.y):
+        return part
+    x = part.x.rows(keep) if part.kind == "a table" else [part.x[i] for i in keep]
+    n = len(part.y) - len(keep)
+    note = f"{part.path}: {n} {'row' if n == 1 else 'rows'} without a label left out"
+    places = [part.places[i] for i in keep]
+    return replace(part, x=x, y=[part.y[i] for i in keep], places=places, notes=(*part.notes, note))
 
 
 def _recipe(features: int, hidden: int | None, classes: int | None) -> Recipe:
@@ -219,6 +299,9 @@ def _scale(fed: FolderFederation) -> FolderFederation:
     mean = torch.where(constant, smallest, x.mean(0))
     deviation = torch.where(constant, 1, x.std(0, correction=0))
     assert fed.inputs is not None
+    if fed.inputs.schema is not None:  # 0 and 1 of categories stay as they are
+        amounts = torch.tensor(fed.inputs.schema.amounts)
+        mean, deviation = torch.where(amounts, mean, 0), torch.where(amounts, deviation, 1)
     fed = replace(fed, inputs=replace(fed.inputs, mean=mean, deviation=deviation))
     training, testing = (Rows(fed.scaled(rows.x), rows.y, rows.offsets) for rows in (fed.training, fed.testing))
     return replace(fed, training=training, testing=testing)
@@ -240,13 +323,17 @@ def _find_agents(root: Path) -> dict[str, Path]:
     if not root.is_dir():
         raise InputError(f"{root}: no such folder (data.path)")
     agents: dict[str, Path] = {}
+    problems = Problems()
     for place in (p for p in visible_entries(root, root) if p.name != "clusters.csv"):
         name = visible(place.name if place.is_dir() else place.stem)
         if not place.is_dir() and place.suffix.lower() not in READERS:
-            raise InputError(f"{place}: unexpected; expected one sub-folder or one {FILE_KINDS} per agent")
-        if name in agents:
-            raise InputError(f"{place}: {agents[name]} is an agent of the same name; rename one of them")
-        agents[name] = place
+            expected = f"expected one sub-folder or one {FILE_KINDS} per agent"
+            problems.add(f"{place}: unexpected; {expected}")
+        elif name in agents:
+            problems.add(f"{place}: {agents[name]} is an agent of the same name; rename one of them")
+        else:
+            agents[name] = place
+    problems.report()
     if len(agents) < 2 or agents.keys() == {"train", "test"}:
         expected = f"expected two or more agents, one sub-folder or one {FILE_KINDS} each"
         raise InputError(f"{root}: {expected}; found {', '.join(agents) or 'no agents'}")
@@ -321,26 +408,31 @@ def align(parts: list[FileContents]) -> list[FileContents]:
     Raises:
         InputError: A file is empty, or differs from the first.
     """
-    first, out = parts[0], []
+    problems, out = Problems(), []
+    first = next((part for part in parts if part.y), parts[0])
     for part in parts:
-        if not part.y:
-            raise InputError(f"{part.path}: no examples; leave the agent out, or add data")
-        if part.kind != first.kind:
-            raise InputError(
-                f"{part.path}: {part.kind}, but {first.path}: {first.kind}; use one kind for all agents"
-            )
-        differing = sorted({*part.columns} ^ {*first.columns})
-        if differing:
-            only = f"only one of them has {', '.join(differing)}"
-            raise InputError(f"{part.path}: its columns differ from those of {first.path}: {only}")
-        if part.columns != first.columns:
-            part = replace(part, x=part.x[:, [part.columns.index(name) for name in first.columns]])
-        if part.kind != "text" and part.x.shape[1:] != first.x.shape[1:]:
-            places = (part.at(0), first.at(0)) if part.kind == "images" else (part.path, first.path)
-            shapes = f"{describe_shape(part.x[0])}, but {places[1]}: {describe_shape(first.x[0])}"
-            raise InputError(f"{places[0]}: {shapes}; all agents need the same")
-        out.append(part)
+        with problems.collect():
+            out.append(_aligned(part, first))
+    problems.report()
     return out
+
+
+def _aligned(part: FileContents, first: FileContents) -> FileContents:
+    if not part.y:
+        raise InputError(f"{part.path}: no examples; leave the agent out, or add data")
+    if part.kind != first.kind:
+        raise InputError(f"{part.path}: {part.kind}, but {first.path}: {first.kind}; use one kind for all agents")
+    differing = sorted({*part.columns} ^ {*first.columns})
+    if differing:
+        only = f"only one of them has {', '.join(differing)}"
+        raise InputError(f"{part.path}: its columns differ from those of {first.path}: {only}")
+    if part.columns != first.columns:
+        part = replace(part, x=part.x.select(first.columns), columns=first.columns)
+    if part.kind not in ("a table", "text") and part.x.shape[1:] != first.x.shape[1:]:
+        places = (part.at(0), first.at(0)) if part.kind == "images" else (part.path, first.path)
+        shapes = f"{describe_shape(part.x[0])}, but {places[1]}: {describe_shape(first.x[0])}"
+        raise InputError(f"{places[0]}: {shapes}; all agents need the same")
+    return part
 
 
 def input_tensors(parts: list[FileContents], encode: Callable[[list[str]], Tensor] | None) -> list[Tensor]:
@@ -355,11 +447,12 @@ def input_tensors(parts: list[FileContents], encode: Callable[[list[str]], Tenso
     return list(x.float().split([len(part.x) for part in parts]))
 
 
-def encode_labels(parts: list[FileContents]) -> tuple[list[Tensor], tuple[str, ...]]:
+def encode_labels(parts: list[FileContents], target: TargetOption = "auto") -> tuple[list[Tensor], tuple[str, ...]]:
     """Turn labels into numbers: words are numbered in sorted order over all files, numbers stay as they are.
 
     Args:
         parts: The files.
+        target: See `folder`.
 
     Returns:
         y of each file, int64 for classes and float32 for regression; and the words, if there are any.
@@ -367,20 +460,27 @@ def encode_labels(parts: list[FileContents]) -> tuple[list[Tensor], tuple[str, .
     Raises:
         InputError: A label is missing or out of range, or words and numbers are mixed.
     """
-    y = [part.y if part.kind == "images" else [_parse_label(label) for label in part.y] for part in parts]
+    y = [
+        part.y if part.kind == "images" else [_as_target(_parse_label(label), target) for label in part.y]
+        for part in parts
+    ]
     first: dict[str, str] = {}  # kind of label -> the first of that kind, for messages
     for part, labels in zip(parts, y, strict=True):
         for i, label in enumerate(labels):
             kind = "word" if isinstance(label, str) else "fraction" if label % 1 else type(label).__name__
             if label == "" or (kind != "word" and not abs(label) < 3e38):
                 raise InputError(f"{part.at(i)}: the label is empty, NaN or infinite")
+            if kind == "word" and target == "number":
+                raise InputError(f"{part.at(i)}: label {label!r} is not a number (data.target = number)")
             if kind not in first:
                 first[kind] = f"{label!r} in {part.at(i)}"
     if len(first) > 1 and ("word" in first or "fraction" not in first):
         kinds = "use words, whole numbers or floats for all labels"
         raise InputError(f"labels of different kinds, {' and '.join(first.values())}: {kinds}")
     if "word" in first:
-        names = {name: c for c, name in enumerate(sorted({label for labels in y for label in labels}))}
+        different = sorted({label for labels in y for label in labels}, key=_label_order)
+        names = {name: c for c, name in enumerate(different)}
+        require("the number of classes", len(names), len(names) <= MAX_CLASSES, f"at most {MAX_CLASSES}")
         return [torch.tensor([names[label] for label in labels]) for labels in y], tuple(names)
     if first.keys() != {"int"}:
         return [torch.tensor([float(label) for label in labels]) for labels in y], ()
@@ -389,6 +489,23 @@ def encode_labels(parts: list[FileContents]) -> tuple[list[Tensor], tuple[str, .
             hint = f"a class is 0 to {MAX_CLASSES - 1}; for regression write {labels[i]}.0"
             raise InputError(f"{part.at(i)}: label {labels[i]}; {hint}")
     return [torch.tensor(labels) for labels in y], ()
+
+
+def _as_target(label: Any, target: TargetOption) -> Any:
+    """Return a label as the option data.target asks for: a number as a word, or as a float."""
+    if isinstance(label, str) or target == "auto":
+        return label
+    return number_word(label) if target == "class" else float(label)
+
+
+def _label_order(word: str) -> tuple[bool, float, str]:
+    """Sort numbers by value, then words by letter.
+
+    >>> sorted(["ill", "10", "9"], key=_label_order)
+    ['9', '10', 'ill']
+    """
+    number = cell_value(word)
+    return (False, number, "") if isinstance(number, float) and number == number else (True, 0.0, word)
 
 
 def _parse_label(label: Any) -> Any:

@@ -11,12 +11,14 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from focusfl.data.check import as_inputs
@@ -32,6 +34,8 @@ from focusfl.data.own.readers import (
     require_regular,
     with_inputs,
 )
+from focusfl.data.own.schema import Schema
+from focusfl.data.own.table import Table, cell_value, number_word
 from focusfl.util.errors import InputError, nearest
 
 Kind = Literal["a table", "text", "arrays", "images"]
@@ -46,12 +50,14 @@ class NewData(NamedTuple):
         y: Their labels as they are written; None if the file has none.
         others: The cells of all other columns, such as a patient's number, by column.
         at: Says in which file and row the label of an example is, for messages.
+        notes: What the user should know about how the file was read, one sentence each.
     """
 
     x: Tensor
     y: list[Any] | None
     others: dict[str, list[str]]
     at: Callable[[int], str]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,8 @@ class Inputs:
         shape: The shape of one example, as the network takes it; () where it is not known, as at a server.
         tokens: Whether examples are whole numbers for an embedding.
         columns: The features of a table, in order.
+        schema: How the cells of a table become these features; None where all columns are numbers without gaps, as
+            at a node.
         columns_digest: Where the names of the columns are not known, as at a server: a digest of them, sorted.
         label: The name of the label column.
         text: The name of the text column.
@@ -81,6 +89,7 @@ class Inputs:
     mean: Tensor | None = None
     deviation: Tensor | None = None
     columns_digest: str = ""
+    schema: Schema | None = None
 
     @staticmethod
     def of(fed: Federation) -> Inputs:
@@ -108,8 +117,9 @@ class Inputs:
         """Return new examples as the network takes them: columns in order, scaled.
 
         Args:
-            x: Arrays or tensors [n, ...] with features in the order of `columns`; or a data frame or a dict of
-                columns, in any order; or a list of texts, if the model was trained on text.
+            x: Arrays or tensors [n, ...] with features in the order of `columns`; or a data frame or a dict of the
+                files' columns, in any order, with missing cells and categories; or a list of texts, if the model
+                was trained on text.
             encode: Turns texts into numbers, if the model was trained with a function of the user's own.
 
         Raises:
@@ -128,9 +138,11 @@ class Inputs:
         raw = as_inputs("x", x)
         if self.shape and tuple(raw.shape[1:]) != self.shape:
             wanted = f"{list(self.shape)}" + (f" ({', '.join(self.columns)})" if self.columns else "")
+            hint = "select and order the features to match"
+            if self.schema is not None and self.schema.used != self.columns:
+                hint += ", or pass a data frame or a dict of columns"
             raise InputError(
-                f"x: an example has shape {list(raw.shape[1:])}; the model was trained on {wanted}; "
-                "select and order the features to match"
+                f"x: an example has shape {list(raw.shape[1:])}; the model was trained on {wanted}; {hint}"
             )
         inputs = self.scaled(raw.long() if self.tokens else raw.float())
         if not torch.isfinite(inputs).all():
@@ -165,13 +177,16 @@ class Inputs:
             raise InputError(f"{path}: the model was trained on {self.kind}: expected {expected}")
         columns, places = _read_csv(path) if suffix == ".csv" else parquet_columns(path, max_mb)
         labels = columns.pop(self.label, None)
-        wanted = (self.text,) if self.kind == "text" else self.columns or self._sorted(str(path), columns)
+        wanted = (self.text,) if self.kind == "text" else self._table_columns(str(path), columns)
         self._require(str(path), columns, wanted)
         counted = "counting the header" if suffix == ".csv" else "counting from 1"
-        contents = FileContents(path, self.kind, [], labels or [], places, counted, wanted)
+        contents, notes = FileContents(path, self.kind, [], labels or [], places, counted, wanted), list[str]()
         if self.kind == "text":
             texts: list[str] = with_inputs(contents, columns[self.text]).x
             x = self._encoded(texts, encode)
+        elif self.schema is not None:
+            contents = replace(contents, x=Table.of({name: columns[name] for name in wanted}))
+            x, notes = self._features(contents), self.schema.notes(contents)
         else:
             cells = [
                 [parse_cell(cell, contents.at(i, name)) for i, cell in enumerate(columns[name])] for name in wanted
@@ -184,7 +199,15 @@ class Inputs:
             for name, cells in columns.items()
             if name not in wanted
         }
-        return NewData(x, labels, others, lambda i: contents.at(i, self.label))
+        return NewData(x, labels, others, partial(contents.at, column=self.label), tuple(notes))
+
+    def _table_columns(self, where: str, found: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the columns of a table that the model needs."""
+        return self.schema.used if self.schema is not None else self.columns or self._sorted(where, found)
+
+    def _features(self, file: FileContents) -> Tensor:
+        assert self.schema is not None
+        return torch.from_numpy(self.schema.filled(self.schema.encode(file)))
 
     def _sorted(self, where: str, found: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the names of the columns, sorted, if they are those whose digest is known."""
@@ -196,10 +219,16 @@ class Inputs:
         return names
 
     def _from_columns(self, found: Mapping[str, Any]) -> Any:
-        wanted = self.columns or self._sorted("x", found)
+        wanted = self._table_columns("x", found)
         self._require("x", found, wanted)
         try:
+            if self.schema is not None:
+                table = Table.of({name: _one_per_row(found[name]) for name in wanted})
+                places = range(len(table))
+                return self._features(FileContents(Path("x"), "a table", table, [], places, "counting from 0"))
             return np.stack([np.asarray(found[name], dtype=np.float64) for name in wanted], 1)
+        except InputError:
+            raise
         except (TypeError, ValueError) as error:
             raise InputError(f"x: expected one number per row in every column: {error}") from error
 
@@ -229,6 +258,13 @@ def _columns_of(x: Any) -> Mapping[str, Any] | None:
     if not isinstance(x, Mapping) and not hasattr(x, "columns"):
         return None
     return {str(name): x[name] for name in (x if isinstance(x, Mapping) else x.columns)}
+
+
+def _one_per_row(column: Any) -> NDArray[Any]:
+    cells = np.asarray(column)
+    if cells.ndim != 1:
+        raise ValueError(f"a column has shape {list(cells.shape)}")
+    return cells
 
 
 def _are_texts(x: Any) -> bool:
@@ -308,12 +344,20 @@ def label_numbers(
     return numbers
 
 
+def _number_name(label: Any) -> str:
+    """Return how a class is called whose label is a number; empty if it is none."""
+    value = cell_value(label)
+    return number_word(value) if isinstance(value, float) else ""
+
+
 def _label_number(label: Any, labels: Sequence[str], classes: int | None) -> int | float:
     """Return the number of one label; raise a ValueError that says what is wrong with it."""
     word = label.decode(errors="replace") if isinstance(label, bytes) else label
     word = word.strip() if isinstance(word, str) else word
     if word is None or word == "" or (not isinstance(word, str) and str(word) in ("nan", "<NA>", "NaT")):
         raise ValueError("the label is empty or NaN; fill it in, or remove the example")
+    if labels and (named := _number_name(word)) in labels:  # classes that are called 1, 2
+        return list(labels).index(named)
     if isinstance(word, str) and labels:
         if word not in labels:
             raise ValueError(f"label {word!r}: {nearest(word, labels)}")

@@ -1,5 +1,6 @@
 """One agent's data, read from a folder on its own machine: what a node of a deployment does.
 
+A node's table has numbers only and no missing cells: a schema (`schema.py`) needs the tables of all agents.
 No node sees another's table, so each sorts its columns by name, and the server compares digests of the names.
 (`folder` sees all tables and uses the column order of the first: the same features, possibly in another order.)
 """
@@ -24,7 +25,7 @@ from focusfl.data.own.folder import (
     split_test,
 )
 from focusfl.data.own.inputs import Inputs, columns_digest
-from focusfl.data.own.readers import MAX_MB, FileContents, parse_number
+from focusfl.data.own.readers import MAX_MB, FileContents, numbers_only, parse_number
 from focusfl.util.errors import InputError, nearest, require
 
 
@@ -79,7 +80,7 @@ def read_node_data(
     if not place.exists():
         raise InputError(f"{place}: no such folder or file; the key data in the node's configuration names it")
     read = read_agent(place, place if place.is_dir() else place.parent, label, text, max_mb)
-    parts = align([_sort_columns(part) for part in read])
+    parts = align([_sort_columns(numbers_only(part, text)) for part in read])
     y, words = encode_labels([_labels_as_floats(part) for part in parts] if regression else parts)
     if labels and not words:
         hint = f"write the words, or use numbers on all nodes and classes = {len(labels)} instead of labels"

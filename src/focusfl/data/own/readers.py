@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import importlib
 import math
+import re
+import sys
 import warnings
 import zipfile
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from focusfl.data.own.table import Table, cell_value
 from focusfl.util.errors import InputError, nearest
 from focusfl.util.files import visible
 
@@ -24,6 +29,9 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 PIXEL_MODES = {"1": "L", "L": "L", "LA": "L", "RGB": "RGB", "RGBA": "RGB", "P": "RGB", "CMYK": "RGB"}
 Number = TypeVar("Number", int, float)
 MAX_MB = 512  # to which a compressed file may unpack, by default
+DELIMITERS = (",", ";", "\t", "|")
+FALLBACK_ENCODINGS = ("cp1252", "latin-1")  # of files that are no UTF-8
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?", re.ASCII)
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -34,11 +42,12 @@ class FileContents:
     Attributes:
         path: The file or folder.
         kind: "a table", "text", "arrays" or "images".
-        x: float32 [n, ...]; for text a list of str.
+        x: float32 [n, ...]; of a table a `Table`, for text a list of str.
         y: The labels as they are written, numbers or words, [n].
         places: The row of each example as a person counts it, or the file name of an image, [n].
         counted: How rows are counted, for messages.
         columns: The names of a table's features, in order.
+        notes: What the user should know about how the file was read, one sentence each.
     """
 
     path: Path
@@ -48,6 +57,7 @@ class FileContents:
     places: Sequence[object]
     counted: str = ""
     columns: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def at(self, i: int, column: str = "") -> str:
         """Return where example i is, for messages.
@@ -116,14 +126,16 @@ def _require_size(path: Path, size: float, max_mb: int) -> None:
 
 def read_csv(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[FileContents]:
     """Read a csv file with a header."""
-    rows = csv_rows(path)
+    form = csv_format(path)
+    rows = csv_rows(path, form)
     header = next(rows, (0, []))[1]
     kind, features = _check_header(path, header, label, text)
     positions, label_position = [header.index(name) for name in features], header.index(label)
     values, places = array("d"), array("q")
+    words = tuple(dict[int, str]() for _ in positions)
     texts: list[str] = []
     y: list[str] = []
-    contents = FileContents(path, kind, [], y, places, "counting the header", tuple(features))
+    contents = FileContents(path, kind, [], y, places, "counting the header", tuple(features), form.notes(path))
     for row, cells in rows:
         places.append(row)
         y.append(cells[label_position].strip())
@@ -133,17 +145,86 @@ def read_csv(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[Fi
         try:
             values.extend([parse_number(float, cells[j]) for j in positions])
         except ValueError:
-            values.extend([parse_cell(cells[j], contents.at(len(y) - 1, header[j]), text) for j in positions])
-    x = texts if kind == "text" else np.frombuffer(values).reshape(len(y), len(positions))
-    return [with_inputs(contents, x)]
+            values.extend(_numbers([cells[j] for j in positions], words, len(y) - 1))
+    if kind == "text":
+        return [with_inputs(contents, texts)]
+    numbers = np.array(values).reshape(len(y), len(positions))
+    return [replace(contents, x=Table(contents.columns, numbers, words))]
 
 
-def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield (row, cells), the header first. Blank rows are skipped but counted; all rows need the same width."""
+def _numbers(cells: list[str], words: tuple[dict[int, str], ...], i: int) -> Iterator[float]:
+    """Yield the numbers in row i; NaN where a cell is missing, or a word, which is put into `words`."""
+    for cell, column in zip(cells, words, strict=True):
+        value = cell_value(cell)
+        if isinstance(value, str):
+            column[i] = sys.intern(value)
+        yield value if isinstance(value, float) else math.nan
+
+
+class CsvFormat(NamedTuple):
+    """How a csv file is written.
+
+    Attributes:
+        encoding: The encoding of its text, as Python calls it.
+        delimiter: What separates its columns.
+    """
+
+    encoding: str
+    delimiter: str
+
+    def notes(self, path: Path) -> tuple[str, ...]:
+        """Say that the encoding was guessed, if it was."""
+        guessed = self.encoding in FALLBACK_ENCODINGS
+        return (f"{path}: not UTF-8, read as {self.encoding}: check its special letters",) if guessed else ()
+
+
+def csv_format(path: Path) -> CsvFormat:
+    """Find the encoding of a csv file, and the delimiter that gives its header the most columns.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    try:
+        encoding = _encoding(path)
+        with path.open(encoding=encoding, newline="") as handle:
+            header = next((line for line in handle if line.strip()), "")
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"{path}: cannot be read as a csv file in UTF-8: {error}") from error
+    return CsvFormat(encoding, max(DELIMITERS, key=lambda mark: _cells(header, mark)))
+
+
+def _encoding(path: Path) -> str:
+    """Return UTF-16 if the file has its mark, UTF-8 if it is valid, else Windows-1252 or Latin-1."""
+    possible = ["utf-8-sig", *FALLBACK_ENCODINGS]
+    with path.open("rb") as handle:
+        if handle.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            return "utf-16"
+    for encoding in possible[:-1]:
+        with suppress(UnicodeDecodeError), path.open(encoding=encoding, newline="") as handle:
+            while handle.read(1 << 20):
+                pass
+            return encoding
+    return possible[-1]
+
+
+def _cells(header: str, delimiter: str) -> int:
+    """Return the number of columns that a delimiter gives a header; a tie is the comma's."""
+    try:
+        return len(next(csv.reader([header], delimiter=delimiter), []))
+    except csv.Error:
+        return 0
+
+
+def csv_rows(path: Path, form: CsvFormat | None = None) -> Iterator[tuple[int, list[str]]]:
+    """Yield (row, cells), the header first. Blank rows are skipped but counted; all rows need the same width.
+
+    Columns that are not separated by commas may have decimal commas: 1,5 becomes 1.5.
+    """
+    encoding, delimiter = form or csv_format(path)
     row, width = 0, 0
     try:
-        with path.open(encoding="utf-8-sig", newline="") as handle:
-            for row, cells in enumerate(csv.reader(handle, strict=True), 1):
+        with path.open(encoding=encoding, newline="") as handle:
+            for row, cells in enumerate(csv.reader(handle, strict=True, delimiter=delimiter), 1):
                 if not cells:
                     continue
                 if any("\0" in cell for cell in cells):
@@ -151,12 +232,23 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if width and len(cells) != width:
                     problem = f"{len(cells)} cells, but the header has {width}"
                     raise InputError(f"{path}, row {row} (counting the header): {problem}")
+                if width and delimiter != ",":
+                    cells = [_with_point(cell) for cell in cells]
                 yield row, cells if width else [name.strip() for name in cells]
                 width = len(cells)
     except csv.Error as error:
         raise InputError(f"{path}, row {row + 1} (counting the header): {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeError) as error:
         raise InputError(f"{path}: cannot be read as a csv file in UTF-8: {error}") from error
+
+
+def _with_point(cell: str) -> str:
+    """Write a number that has a decimal comma with a point.
+
+    >>> [_with_point(cell) for cell in ("1,5", " -0,25", "3e1", "a,b", "1,2,3")]
+    ['1.5', ' -0.25', '3e1', 'a,b', '1,2,3']
+    """
+    return cell.replace(",", ".") if "," in cell and DECIMAL_COMMA.fullmatch(cell.strip()) else cell
 
 
 def read_parquet(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[FileContents]:
@@ -167,15 +259,13 @@ def read_parquet(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> lis
     contents = FileContents(path, kind, [], y, places, "counting from 1", tuple(features))
     if kind == "text":
         return [with_inputs(contents, table[text].to_pylist())]
-    x = np.empty((len(table), len(features)))
-    for j, name in enumerate(features):
-        column = table[name].to_numpy()  # an empty cell becomes NaN, or None
-        if column.dtype.kind not in "biuf":
-            for i, cell in enumerate(column):
-                parse_cell(cell, contents.at(i, name), text)
-            raise InputError(f"{path}, column {name!r}: expected numbers, found {table[name].type}")
-        x[:, j] = column
-    return [with_inputs(contents, x)]
+    return [replace(contents, x=Table.of({name: _parquet_column(table[name]) for name in features}))]
+
+
+def _parquet_column(column: Any) -> Any:
+    """Return the cells of a column of pyarrow: an array if they are numbers, where an empty cell is NaN."""
+    numbers = column.to_numpy()
+    return numbers if numbers.dtype.kind in "biuf" else column.to_pylist()
 
 
 def _parquet_table(path: Path, max_mb: int) -> Any:
@@ -203,7 +293,7 @@ def parquet_columns(path: Path, max_mb: int = MAX_MB) -> tuple[dict[str, list[An
 
 
 def check_names(path: Path, header: Sequence[str]) -> None:
-    """Refuse a header without names, with a name twice, or separated by something else than commas."""
+    """Refuse a header without names, or with a name twice."""
     if not header:
         raise InputError(f"{path}: empty; expected a header and rows")
     for j, name in enumerate(header):
@@ -211,8 +301,6 @@ def check_names(path: Path, header: Sequence[str]) -> None:
             raise InputError(f"{path}: column {j + 1} has no name; if it is an index, write the file without it")
         if name in header[:j]:
             raise InputError(f"{path}: two columns are called {name!r}; rename one of them")
-    if len(header) == 1 and (mark := next((c for c in ";\t|" if c in header[0]), "")):
-        raise InputError(f"{path}: columns are separated by {mark!r}; write the file with commas instead")
 
 
 def _check_header(path: Path, header: Sequence[str], label: str, text: str) -> tuple[str, list[str]]:
@@ -252,10 +340,30 @@ def parse_cell(cell: Any, where: str, text: str = "") -> float:
     try:
         return parse_number(float, cell) if cell.strip() else float("nan")
     except ValueError as error:
-        short = cell if len(cell) < 40 else cell[:37] + "..."
         hint = "write decimals with a point" if "," in cell else "fill in or remove such values"
-        hint = "if it is the text column, set data.text" if text else hint
-        raise InputError(f"{where}: {short!r} is not a number ({hint})") from error
+        raise not_a_number(cell, where, "if it is the text column, set data.text" if text else hint) from error
+
+
+def not_a_number(cell: str, where: str, hint: str) -> InputError:
+    """Return the error that a cell is not a number."""
+    short = cell if len(cell) < 40 else cell[:37] + "..."
+    return InputError(f"{where}: {short!r} is not a number ({hint})")
+
+
+def numbers_only(contents: FileContents, text: str = "") -> FileContents:
+    """Return a table with x [n, columns] as numbers; refuse words and missing cells. Other contents stay.
+
+    Args:
+        contents: What was read.
+        text: The option data.text, for the message.
+    """
+    if contents.kind != "a table":
+        return contents
+    words = [(min(column), j) for j, column in enumerate(contents.x.words) if column]
+    if words:
+        i, j = min(words)
+        parse_cell(contents.x.words[j][i], contents.at(i, contents.columns[j]), text)
+    return with_inputs(contents, contents.x.numbers)
 
 
 # --- arrays

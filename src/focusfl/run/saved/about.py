@@ -15,6 +15,7 @@ from focusfl.algorithms import ALGORITHMS
 from focusfl.core import Algorithm
 from focusfl.core.train import Train
 from focusfl.data.own.inputs import Inputs, Kind
+from focusfl.data.own.schema import MAX_VALUES, Column, ColumnKind, MissingOption, Schema
 from focusfl.models.describe import LinearSpec, MlpSpec, OwnSpec, ResNet18Spec, TextSpec
 from focusfl.util.errors import InputError
 
@@ -25,7 +26,38 @@ Texts = Annotated[list[Text], Field(max_length=100_000, fail_fast=True)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 OWN_LOSS = "own"
 MAX_OPTION = 1_000_000  # of an option of a method that comes from a file: it may be a number of models
+SEPARATE = ("mean", "deviation", "schema")  # fields of Inputs that are stored in a form of their own
 MAX_NUMBERS = 10_000_000  # in one example
+
+
+class ColumnAbout(BaseModel):
+    """One column of a table: see `Column` in data/own/schema.py."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Text
+    kind: ColumnKind
+    mean: Annotated[float, Field(allow_inf_nan=False, ge=-3.5e38, le=3.5e38)]
+    missing: bool
+    values: Annotated[list[Text], Field(max_length=MAX_VALUES, fail_fast=True)]
+
+
+class TableAbout(BaseModel):
+    """How a table is read: see `Schema` in data/own/schema.py."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    columns: Annotated[list[ColumnAbout], Field(max_length=100_000, fail_fast=True)]
+    missing: MissingOption
+
+    @staticmethod
+    def of(schema: Schema) -> TableAbout:
+        columns = [ColumnAbout(**vars(column) | {"values": list(column.values)}) for column in schema.columns]
+        return TableAbout(columns=columns, missing=schema.missing)
+
+    def schema_of(self) -> Schema:
+        columns = (Column(**vars(column) | {"values": tuple(column.values)}) for column in self.columns)
+        return Schema(tuple(columns), self.missing)
 
 
 class InputsAbout(BaseModel):
@@ -42,6 +74,7 @@ class InputsAbout(BaseModel):
     own_encoder: bool
     columns_digest: Text
     scaled: bool
+    table: TableAbout | None = None
 
     @field_validator("shape")
     @classmethod
@@ -52,15 +85,23 @@ class InputsAbout(BaseModel):
 
     @staticmethod
     def of(inputs: Inputs) -> InputsAbout:
-        values = {f.name: getattr(inputs, f.name) for f in fields(inputs) if f.name not in ("mean", "deviation")}
+        values = {f.name: getattr(inputs, f.name) for f in fields(inputs) if f.name not in SEPARATE}
         values |= {"shape": list(inputs.shape), "columns": list(inputs.columns)}
+        values["table"] = None if inputs.schema is None else TableAbout.of(inputs.schema)
         return InputsAbout(**values, scaled=inputs.mean is not None)
 
     def inputs(self, mean: torch.Tensor | None, deviation: torch.Tensor | None) -> Inputs:
-        """Return the form of the examples, with the scaling that was stored with the weights."""
-        values = self.model_dump(exclude={"scaled"})
+        """Return the form of the examples, with the scaling that was stored with the weights.
+
+        Raises:
+            InputError: The table has other features than the examples.
+        """
+        values = self.model_dump(exclude={"scaled", "table"})
         values |= {"shape": tuple(self.shape), "columns": tuple(self.columns)}
-        return Inputs(**values, mean=mean, deviation=deviation)
+        schema = None if self.table is None else self.table.schema_of()
+        if schema is not None and schema.features != values["columns"]:
+            raise InputError("the columns of its table do not give the features that it names")
+        return Inputs(**values, mean=mean, deviation=deviation, schema=schema)
 
 
 class NewcomerAbout(BaseModel):

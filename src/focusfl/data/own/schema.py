@@ -1,0 +1,306 @@
+"""Schema: what the columns of a table are, and how their cells become numbers.
+
+The training files of all agents decide. The first rule that fits a column is taken:
+
+    category    the option `categorical` names it
+    constant    no cell has a value, or all cells have the same word
+    id          whole numbers, nearly all different in each file, and the name says so (id, nr, patient, ...)
+    number      numbers, or mostly numbers: then the words among them are errors
+    date        all words are dates, such as 2024-01-31, 31.1.2024 or 1/31/2024
+    id          words, nearly all different, and the name says so
+    category    words with at most 20 different values, or one for ten cells
+    id          words, nearly all different
+    text        other words
+
+Numbers and categories become features. A category has one feature per value. All else is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from focusfl.data.own.readers import FileContents, not_a_number
+from focusfl.data.own.table import Table
+from focusfl.util.errors import InputError, Problems, nearest
+
+ColumnKind = Literal["number", "category", "id", "date", "constant", "text"]
+MissingOption = Literal["impute", "refuse"]
+LEFT_OUT: dict[ColumnKind, str] = {"id": "identifier", "date": "date", "constant": "one value", "text": "text"}
+DIFFERENT = 0.95  # share of different values from which on a column may be an identifier
+FEW_VALUES = 20  # a column of words is a category if it has so few different ones, or ...
+CELLS_PER_VALUE = 10  # ... one for so many cells
+MAX_VALUES = 1_000  # of a category
+MAX_NAMES = 12  # in one remark
+ID_WORDS = {"id", "ids", "uuid", "guid", "mrn"}  # anywhere in a name
+LAST_ID_WORDS = {"nr", "no", "number", "num", "patient", "record", "case", "key"}  # at the end of a name
+DAY = r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))"
+DATE = re.compile(DAY + r"([T ]\d{1,2}:\d{2}(:\d{2})?.*)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        name: Its name.
+        kind: What it is.
+        mean: Of a number: replaces missing cells.
+        missing: Whether training files have missing cells: a number then has a feature that says so, and missing is
+            a value of a category.
+        values: The known values of a category, sorted.
+    """
+
+    name: str
+    kind: ColumnKind
+    mean: float = 0.0
+    missing: bool = False
+    values: tuple[str, ...] = ()
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features that the column becomes."""
+        extra = (f"{self.name} is missing",) if self.missing else ()
+        if self.kind == "number":
+            return (self.name, *extra)
+        return (*(f"{self.name} = {value}" for value in self.values), *extra) if self.kind == "category" else ()
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table.
+
+    Attributes:
+        columns: The columns, in the order of the first file.
+        missing: "impute": a missing number becomes the mean; "refuse": it is an error.
+    """
+
+    columns: tuple[Column, ...]
+    missing: MissingOption = "impute"
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The columns that become features."""
+        return tuple(column.name for column in self.columns if column.features)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features, in order."""
+        return tuple(feature for column in self.columns for feature in column.features)
+
+    @property
+    def amounts(self) -> list[bool]:
+        """Whether each feature is a number of the table, not 0 or 1 for a category or a missing cell."""
+        return [c.kind == "number" and feature == c.features[0] for c in self.columns for feature in c.features]
+
+    def encode(self, file: FileContents, problems: Problems | None = None) -> NDArray[np.float32]:
+        """Return the features of a table, [n, features]; NaN where a number is missing.
+
+        Args:
+            file: A file whose x is a table with at least the columns that are used.
+            problems: Collects what is wrong in files of the federation; by default, for new data, it is raised.
+
+        Raises:
+            InputError: A cell of a number is a word, infinite or too large, or missing although that is refused.
+        """
+        found, parts = problems or Problems(), [np.zeros((len(file.x), 0), np.float32)]
+        for column in self.columns:
+            with found.collect():
+                parts.append(self._encode(column, file, training=problems is not None))
+        if problems is None:
+            found.report()
+        return np.concatenate(parts, 1, dtype=np.float32)
+
+    def _encode(self, column: Column, file: FileContents, training: bool) -> NDArray[np.float32]:
+        table: Table = file.x
+        if not column.features:
+            return np.zeros((len(table), 0), np.float32)
+        if column.kind == "number":
+            return self._encode_number(column, file, training)
+        cells = table.values(column.name)
+        if self.missing == "refuse" and "" in cells:
+            raise self._refused(column, file, cells.index(""))
+        places = {value: k for k, value in enumerate((*column.values, *([""] * column.missing)))}
+        out = np.zeros((len(cells), len(places)), np.float32)
+        for i, cell in enumerate(cells):
+            if cell in places:
+                out[i, places[cell]] = 1
+        return out
+
+    def _encode_number(self, column: Column, file: FileContents, training: bool) -> NDArray[np.float32]:
+        j = file.x.columns.index(column.name)
+        words: dict[int, str] = file.x.words[j]
+        if words:
+            i = min(words)
+            hint = "write decimals with a point" if "," in words[i] else "correct it or fill it in"
+            hint += "; data.categorical makes categories" if training else ""
+            raise not_a_number(words[i], file.at(i, column.name), hint)
+        numbers = file.x.numbers[:, j]
+        with np.errstate(over="ignore"):
+            out = numbers.astype(np.float32)[:, None]
+        gaps = np.isnan(numbers)
+        refused = np.isinf(out[:, 0]) | (gaps if self.missing == "refuse" else False)
+        if refused.any():
+            raise self._refused(column, file, int(refused.argmax()))
+        return np.concatenate([out, gaps[:, None].astype(np.float32)], 1) if column.missing else out
+
+    @staticmethod
+    def _refused(column: Column, file: FileContents, i: int) -> InputError:
+        where = file.at(i, column.name)
+        return InputError(f"{where}: empty, NaN or infinite; fill in or remove such values")
+
+    def with_means(self, x: NDArray[np.float32]) -> Schema:
+        """Return the schema with the mean of each number over the training examples x [n, features]."""
+        columns, k = [], 0
+        for column in self.columns:
+            if column.kind == "number":
+                known = x[:, k][~np.isnan(x[:, k])]
+                column = replace(column, mean=float(known.mean(dtype=np.float64)) if len(known) else 0.0)
+            columns.append(column)
+            k += len(column.features)
+        return replace(self, columns=tuple(columns))
+
+    def filled(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return features with the mean where a number is missing."""
+        means = [c.mean if c.kind == "number" else 0.0 for c in self.columns for _ in c.features]
+        return np.where(np.isnan(x), np.asarray(means, np.float32), x) if np.isnan(x).any() else x
+
+    def notes(self, file: FileContents) -> list[str]:
+        """Say which cells of new data are missing, or have a value that is not known."""
+        gaps, new = {}, []
+        for column in (column for column in self.columns if column.features):
+            if column.kind == "number":
+                gaps[column.name] = int(np.isnan(file.x.numbers[:, file.x.columns.index(column.name)]).sum())
+            else:
+                unknown = {*file.x.values(column.name)} - {*column.values, ""}
+                new += [f"{column.name} = {value}" for value in sorted(unknown)]
+        lines = []
+        if any(gaps.values()):
+            counts = _listed([f"{name} ({n})" for name, n in gaps.items() if n])
+            lines.append(f"{file.path}: missing cells, filled with the mean of the training data: {counts}")
+        if new:
+            lines.append(f"{file.path}: values that training did not have: {_listed(new)}")
+        return lines
+
+    def remarks(self) -> list[str]:
+        """Say what was decided; nothing if all columns are numbers without missing cells."""
+        if all(c.kind == "number" and not c.missing for c in self.columns):
+            return []
+        named = {kind: [c for c in self.columns if c.kind == kind] for kind in ("number", "category")}
+        out = [c for c in self.columns if not c.features]
+        gaps = [c for c in self.columns if c.missing]
+        lines = [f"numbers: {_listed([c.name for c in named['number']])}"] if named["number"] else []
+        if named["category"]:
+            lines.append(f"categories: {_listed([f'{c.name} ({len(c.values)})' for c in named['category']])}")
+        if gaps:
+            how = "numbers become the mean, each such column gets one that says so"
+            lines.append(f"missing cells: {_listed([c.name for c in gaps])}: {how}")
+        if out:
+            keep = "data.categorical keeps a column as categories"
+            lines.append(f"left out: {_listed([f'{c.name} ({LEFT_OUT[c.kind]})' for c in out])}; {keep}")
+        return lines
+
+
+def infer(
+    files: Sequence[FileContents],
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    missing: MissingOption = "impute",
+) -> Schema:
+    """Decide what the columns of tables are.
+
+    Args:
+        files: The training files of all agents, with the same columns.
+        drop: Columns to leave out.
+        categorical: Columns that are categories, even if they are numbers.
+        missing: See `Schema`.
+
+    Raises:
+        InputError: An option names no column, a category has too many values, or no column is left.
+    """
+    names = files[0].columns
+    for option, columns in (("drop", drop), ("categorical", categorical)):
+        for name in columns:
+            if name not in names:
+                raise InputError(f"data.{option}: no column {name!r}: {nearest(name, names)}")
+    tables = [file.x for file in files]
+    kept = [_column(name, tables, name in categorical) for name in names if name not in drop]
+    schema = Schema(tuple(kept), missing)
+    if not schema.features:
+        reasons = ", ".join(f"{c.name} ({LEFT_OUT.get(c.kind, c.kind)})" for c in kept) or "all are dropped"
+        hint = "expected numbers or categories; if the examples are texts, data.text names their column"
+        raise InputError(f"{files[0].path}: no column to learn from: {reasons}; {hint}")
+    return schema
+
+
+def _column(name: str, tables: Sequence[Table], categorical: bool) -> Column:
+    j = tables[0].columns.index(name)
+    numbers = [table.numbers[:, j][~np.isnan(table.numbers[:, j])] for table in tables]
+    words = [list(table.words[j].values()) for table in tables]
+    cells = sum(map(len, numbers)) + sum(map(len, words))
+    missing = cells < sum(map(len, tables))
+    kind: ColumnKind | None = "category" if categorical else _kind_of_numbers(name, numbers, words)
+    if kind == "number":
+        return Column(name, kind, missing=missing)
+    if kind not in (None, "category"):
+        return Column(name, kind)
+    values = sorted({value for table in tables for value in table.values(name)} - {""})
+    kind = kind or _kind_of_words(name, words, cells, len(values), missing)
+    if kind == "category":
+        if len(values) > MAX_VALUES:
+            hint = f"at most {MAX_VALUES} are allowed; data.drop leaves the column out"
+            raise InputError(f"column {name!r}: {len(values)} different values; {hint}")
+        return Column(name, kind, missing=missing, values=tuple(values))
+    return Column(name, kind)
+
+
+def _kind_of_numbers(
+    name: str, numbers: list[NDArray[np.float64]], words: list[list[str]]
+) -> Literal["constant", "id", "number"] | None:
+    """Return what a column of numbers is; None if it is one of words."""
+    n, n_words = sum(map(len, numbers)), sum(map(len, words))
+    if not n and not n_words:
+        return "constant"
+    if n_words >= n:
+        return None
+    whole = not n_words and all(bool((np.floor(part) == part).all()) for part in numbers)
+    return "id" if whole and _is_id_name(name) and _differ([len(np.unique(p)) for p in numbers], n) else "number"
+
+
+def _kind_of_words(name: str, words: list[list[str]], cells: int, values: int, missing: bool) -> ColumnKind:
+    if values == 1 and not missing:
+        return "constant"
+    if all(DATE.fullmatch(word) for part in words for word in part) and sum(map(len, words)) == cells:
+        return "date"
+    differ = _differ([len({*part}) for part in words], cells)
+    if differ and _is_id_name(name):
+        return "id"
+    if values <= min(max(FEW_VALUES, cells / CELLS_PER_VALUE), MAX_VALUES):
+        return "category"
+    return "id" if differ else "text"
+
+
+def _differ(different: list[int], cells: int) -> bool:
+    """Whether nearly all cells of a column differ from the others in their file."""
+    return sum(different) >= DIFFERENT * cells
+
+
+def _is_id_name(name: str) -> bool:
+    """Whether a column is called like an identifier.
+
+    >>> [_is_id_name(name) for name in ("ID", "patient_id", "PatientID", "case no.", "patient age", "paid")]
+    [True, True, True, True, False, False]
+    """
+    split = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    words = [word.lower() for word in split]
+    return bool(words) and (not ID_WORDS.isdisjoint(words) or words[-1] in LAST_ID_WORDS)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f"{', '.join(names[:MAX_NAMES])}{more}"
