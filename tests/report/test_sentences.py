@@ -213,6 +213,12 @@ def test_the_method_that_serves_agents_better_is_recommended_on_validation_data(
     assert only(warned(run(), [base("local", [0.5] * 4), worse]), "train alone")
 
 
+def test_what_was_tried_is_not_suggested_again():
+    tried = [base("local", [1.0, 1.0, 1.0, 0.5]), base("ditto", [1.0] * 4), base("fedsoft", [1.0] * 4)]
+    assert only(warned(run([0] * 4), tried[:2]), "add fedsoft")
+    assert only(warned(run([0] * 4), tried), "Let it train alone")
+
+
 def test_a_gain_over_fedavg_with_one_group_is_not_called_sufficient():
     one, fedavg = run([0] * 4, loss=[0.4] * 4), base("fedavg", [0.5] * 4)
     assert only(warned(one, [fedavg]), "not one of grouping", "weight_by_n")

@@ -15,6 +15,7 @@ from focusfl.util.files import visible
 
 CONFIDENT_LABEL = 0.9  # largest label pi of an agent whose assignment is confident, at least
 MAX_RANGES = 40  # ranges of agents, or agents by name, that a sentence lists
+PERSONAL = ("ditto", "fedsoft")  # methods that give every agent a model of its own
 MIN_ACCURACY_GAP = 0.01  # by which accuracies contradict the losses
 MAX_UNCERTAIN_SHARE = 1 / 3  # if more of the agents are uncertain, the groups themselves are in doubt
 MIN_ROUNDS_AFTER_WARMUP = 5  # of FOCUS, before anything is said about its groups
@@ -41,7 +42,8 @@ def explain(runs: Sequence[Row], others: Sequence[Row] = ()) -> list[str]:
     if runs[0]["pi"] is None:
         shared = "all agents share one model" if len(groups(runs[0])) == 1 else "every agent has its own model"
         return [f"No groups: {shared}.", *gains]
-    found = warnings(runs, baselines, recommendation(runs, others))
+    tried = {row["algorithm"] for row in others}
+    found = warnings(runs, baselines, recommendation(runs, others), [m for m in PERSONAL if m not in tried])
     return [*_group_sentences(runs), *gains, *(WARNING + line for line in found)]
 
 
@@ -247,13 +249,16 @@ def _contradictions(runs: Sequence[Row], others: Sequence[Row], name: str) -> It
         )
 
 
-def warnings(runs: Sequence[Row], baselines: dict[str, Gains], better: str = "") -> Iterator[str]:
+def warnings(
+    runs: Sequence[Row], baselines: dict[str, Gains], better: str = "", untried: Sequence[str] = PERSONAL
+) -> Iterator[str]:
     """Say where grouping agents is the wrong method or has the wrong options, and what to do.
 
     Args:
         runs: A method's runs.
         baselines: How it compares with fedavg and local, as far as that is known.
         better: A method that serves the agents better (`recommendation`).
+        untried: Methods with a model for every agent that were not compared.
 
     Yields:
         One sentence about what was measured, and one with advice.
@@ -266,7 +271,7 @@ def warnings(runs: Sequence[Row], baselines: dict[str, Gains], better: str = "")
             return
     E, unsure = len(agent_numbers(row)), len(uncertain_agents(runs))
     one = all(len(groups(run)) == 1 for run in runs)
-    yield from _alone_is_better(row, one, local, better)
+    yield from _alone_is_better(row, one, local, better, untried)
     yield from _fedavg_is_sufficient(row, one, fedavg, local)
     if fedavg is not None and fedavg.lost:
         yield f"{_worse(row, fedavg, 'with FedAvg')}. {better or _advice_to_losers(row, one)}."
@@ -277,7 +282,9 @@ def warnings(runs: Sequence[Row], baselines: dict[str, Gains], better: str = "")
         yield from _empty_clusters(runs)
 
 
-def _alone_is_better(row: Row, one: bool, local: Gains | None, better: str) -> Iterator[str]:
+def _alone_is_better(
+    row: Row, one: bool, local: Gains | None, better: str, untried: Sequence[str]
+) -> Iterator[str]:
     """Agents that lose by taking part, each beyond noise or all of them together."""
     if local is None or not (local.lost or local.overall > 0):
         return
@@ -286,15 +293,14 @@ def _alone_is_better(row: Row, one: bool, local: Gains | None, better: str) -> I
     else:
         ours, theirs = local.mean_losses(list(local.pairs))
         found = f"on average the agents do worse than alone (mean loss {ours:.3g}, alone {theirs:.3g})"
-    M = len((row["pi"] or [[]])[0])
+    M, them = len((row["pi"] or [[]])[0]), "it" if len(local.lost) == 1 else "them"
     if one:
         found = f"all {len(agent_numbers(row))} agents are in one group, but {found}"
         advice = "Try M = 2 or more" if M == 1 else _better_start(row) and f"Try {_better_start(row)}"
     else:
-        them = "it" if len(local.lost) == 1 else "them"
         advice = f"Let {them} train alone, or try {_better_start(row) or 'more clusters'}"
-    personal = "Compare with methods that give every agent a model of its own: add ditto, fedsoft"
-    yield f"{found}. {better or advice or personal}."
+    personal = f"Compare with methods that give every agent a model of its own: add {', '.join(untried)}"
+    yield f"{found}. {better or advice or (personal if untried else f'Let {them} train alone')}."
 
 
 def _fedavg_is_sufficient(row: Row, one: bool, fedavg: Gains | None, local: Gains | None) -> Iterator[str]:

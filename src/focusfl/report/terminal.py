@@ -100,21 +100,23 @@ def excess_risks(runs: Runs) -> RenderableType:
 def agent_bars(first: Row, risks: dict[str, list[float]]) -> Table:
     """One line per agent, one bar per method: the shorter and the more alike the bars, the fairer."""
     table = Table(box=SIMPLE_HEAD)
-    table.add_column("agent", justify="right")
-    table.add_column("true cluster", justify="right")
+    true, number, E = first["true_clusters"], agent_numbers(first), len(first["loss"])
+    table.add_column("agent", justify="left" if first.get("names") else "right")
+    if true is not None:
+        table.add_column("true cluster", justify="right")
     for name in risks:
         table.add_column(name)
     longest = max((abs(v) for values in risks.values() for v in values), default=0) or 1
-    true, number, E = first["true_clusters"], agent_numbers(first), len(first["loss"])
     for e in range(E):
         if E > MAX_AGENTS and MAX_AGENTS // 2 <= e < E - MAX_AGENTS // 2:
             if e == MAX_AGENTS // 2:
-                table.add_row("...", "", *("" for _ in risks))
+                table.add_row("...", *("" for _ in range(len(risks) + (true is not None))))
             continue
         bars = [
             f"{values[e]:+.4f} {'█' * round(BAR_WIDTH * abs(values[e]) / longest)}" for values in risks.values()
         ]
-        table.add_row(str(number[e]), "-" if true is None else str(true[e]), *bars)
+        agent = Text(sentences.who(first, [number[e]]).removeprefix("agent "))
+        table.add_row(agent, *([] if true is None else [str(true[e])]), *bars)
     return table
 
 
@@ -127,7 +129,8 @@ def profiles(first: Row, risks: dict[str, list[float]]) -> Table:
     for name, values in risks.items():
         bars = "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * (max(v, 0) / top) ** 0.5))] for v in values[:100])
         worst = agent_numbers(first)[values.index(max(values))]
-        table.add_row(name, bars, f"{min(values):+.4f}", f"{max(values):+.4f} (agent {worst})")
+        largest = Text(f"{max(values):+.4f} ({sentences.who(first, [worst])})")
+        table.add_row(name, bars, f"{min(values):+.4f}", largest)
     return table
 
 
@@ -151,9 +154,13 @@ def clusters(runs: Runs) -> RenderableType:
 
 
 def rounds_to_accuracy(runs: Runs) -> RenderableType:
-    """The first round whose average accuracy reaches each goal, seed by seed; nothing in regression."""
+    """The first round whose average accuracy reaches each goal, seed by seed.
+
+    There is nothing to show in regression, or where no run reached a goal, or all reached every one at once.
+    """
     reached = {name: [row.get("rounds_to") or {} for row in rows] for name, rows in runs.items()}
-    if not all(each for seeds in reached.values() for each in seeds):
+    rounds = {t for seeds in reached.values() for each in seeds for t in each.values()}
+    if not all(each for seeds in reached.values() for each in seeds) or rounds <= {None, 1}:
         return Group()
     table = Table(title="First round with that average accuracy, one value per seed", box=SIMPLE_HEAD)
     table.add_column("method")
