@@ -146,10 +146,10 @@ def test_what_a_column_is(tmp_path, name, cells, kind):
 
 def test_a_complete_table_of_numbers_gives_the_tensors_it_always_gave(tmp_path):
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(2, 30, 3)) * [1, 1e-3, 1e6]
+    x = rng.normal(size=(2, 60, 3)) * [1, 1e-3, 1e6]
     for name, rows in zip("ab", x, strict=True):
-        write(tmp_path, **{name: table(p=rows[:, 0], q=rows[:, 1], r=rows[:, 2], label=[0, 1] * 15)})
-        np.savez(tmp_path / name, x=rows, y=[0, 1] * 15)
+        write(tmp_path, **{name: table(p=rows[:, 0], q=rows[:, 1], r=rows[:, 2], label=[0, 1] * 30)})
+        np.savez(tmp_path / name, x=rows, y=[0, 1] * 30)
     (tmp_path / "npz").mkdir()
     for name in "ab":
         (tmp_path / f"{name}.npz").rename(tmp_path / "npz" / f"{name}.npz")
@@ -216,16 +216,17 @@ def test_words_among_numbers_are_named_in_all_files(tmp_path):
 
 
 def test_rows_without_a_label_are_left_out(tmp_path):
-    content = table(x=range(6), label=[0, 1, "", "NA", 1, 0])
-    fed = folder(
-        write(
-            tmp_path,
-            a=content,
-            b=GOOD.replace("b,", "").replace("2.5,", "").replace(",4", "").replace(",6", "").replace("a,", "x,"),
-        )
-    )
+    gaps, complete = table(x=range(6), label=[0, 1, "", "NA", 1, 0]), table(x=range(4), label=[0, 1] * 2)
+    fed = folder(write(tmp_path, a=gaps, b=complete))
     assert sorted(torch.cat([fed.train(0).x, fed.test(0).x]).flatten().tolist()) == [0, 1, 4, 5]
     assert any("a.csv: 2 rows" in line for line in fed.remarks())
+
+
+def test_agents_whose_numbers_say_little_are_named(tmp_path):
+    one, both = table(x=range(60), label=[1] * 60), table(x=range(60), label=[0, 1] * 30)
+    fed = folder(write(tmp_path, a=one, b=both, c=table(x=range(10), label=[0, 1] * 5)))
+    said = [line for line in fed.remarks() if "one class" in line or "test examples" in line]
+    assert [line.split()[-1] for line in said] == ["a", "c"]
 
 
 def test_the_target_says_how_labels_are_read(tmp_path):

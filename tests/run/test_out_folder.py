@@ -49,6 +49,7 @@ def test_overwrite_keeps_what_others_put_beside_an_experiment(tmp_path):
     assert (tmp_path / "report.html").read_text() == "made of it" and (tmp_path / "results.json").exists()
 
 
+@pytest.mark.filterwarnings("ignore:fewer than 10 test examples")
 def test_a_run_of_fit_is_not_written_into_the_folder_of_its_data(tmp_path):
     for name in ("bern", "genf"):
         (tmp_path / f"{name}.csv").write_text("a,label\n" + "".join(f"{i},{i % 2}\n" for i in range(8)))

@@ -482,7 +482,19 @@ def shaped(about, *shape):
     return about | {"inputs": about["inputs"] | {"columns": [], "kind": "arrays", "shape": list(shape)}}
 
 
+def tabled(about, **changes):
+    """The model with another first column of its table."""
+    table = about["inputs"]["table"]
+    columns = [table["columns"][0] | changes, *table["columns"][1:]]
+    return about | {"inputs": about["inputs"] | {"table": table | {"columns": columns}}}
+
+
 FORGED = {
+    "a column of another name": ({"about": lambda a: tabled(a, name="x")}, "columns of its table"),
+    "a column that is left out": ({"about": lambda a: tabled(a, kind="date")}, "columns of its table"),
+    "a column of no kind": ({"about": lambda a: tabled(a, kind="x")}, "kind"),
+    "a mean that is too large": ({"about": lambda a: tabled(a, mean=1e39)}, "mean"),
+    "a million categories": ({"about": lambda a: tabled(a, values=["v"] * 10**6)}, "values"),
     "an example of 10^56 numbers": ({"about": lambda a: shaped(a, *[10**7] * 8)}, "more than"),
     "an example of 10^9 numbers": ({"about": lambda a: shaped(a, 10**7, 100)}, "more than"),
     "a huge image": (

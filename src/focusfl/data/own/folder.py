@@ -31,7 +31,7 @@ from focusfl.data.own.readers import (
     require_regular,
     visible_entries,
 )
-from focusfl.data.own.schema import MissingOption, Schema, infer
+from focusfl.data.own.schema import MissingOption, Schema, infer, listed
 from focusfl.data.own.table import cell_value, is_missing, number_word
 from focusfl.models import mlp
 from focusfl.util.errors import InputError, Problems, nearest, require, require_choice
@@ -44,6 +44,7 @@ FILE_KINDS = "csv, parquet or npz file"
 MAX_CLASSES = 10_000
 MAX_CLASS_LIKE_LABELS = 10  # so few different floats, all of them whole numbers, may be meant as classes
 MAX_UNSCALED = 10.0  # mean or deviation of a feature; the default learning rates suit features of about 1
+FEW_TEST = 10  # test examples of an agent, below which its accuracy says little
 SECONDS_BEFORE_BAR = 2.0
 
 
@@ -97,7 +98,7 @@ class FolderFederation(Federation):
     def remarks(self) -> list[str]:
         """Return how tables were understood, and warnings about what may be misunderstood, one sentence each."""
         schema = [] if self.inputs is None or self.inputs.schema is None else self.inputs.schema.remarks()
-        return [*self.file_notes, *schema, *self._label_remarks(), *self._scale_remarks()]
+        return [*self.file_notes, *schema, *self._label_remarks(), *self._agent_remarks(), *self._scale_remarks()]
 
     def _label_remarks(self) -> list[str]:
         lower = [name.lower() for name in self.labels]
@@ -111,6 +112,20 @@ class FolderFederation(Federation):
             kind = f"decimal numbers such as {float(values[0])}"
             return [f"the labels are {kind}, so this is regression; for classes write whole numbers"]
         return []
+
+    def _agent_remarks(self) -> list[str]:
+        """An agent whose table has one class, or hardly any test data, gives numbers that say little."""
+        lines: list[str] = []
+        if self.inputs is None or self.inputs.schema is None:
+            return lines
+        if self.classes is not None:
+            one = [name for e, name in enumerate(self.agents) if len(self.training.of(e).y.unique(dim=0)) == 1]
+            if one:
+                lines.append(f"only one class in the training data of {listed(one)}")
+        few = [name for name, n in zip(self.agents, self.testing.sizes.tolist(), strict=True) if n < FEW_TEST]
+        if few:
+            lines.append(f"fewer than {FEW_TEST} test examples, so their numbers are mostly chance: {listed(few)}")
+        return lines
 
     def _scale_remarks(self) -> list[str]:
         """Training on raw ages and prices goes wrong, and nothing else would say why."""

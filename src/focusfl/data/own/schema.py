@@ -181,10 +181,10 @@ class Schema:
                 new += [f"{column.name} = {value}" for value in sorted(unknown)]
         lines = []
         if any(gaps.values()):
-            counts = _listed([f"{name} ({n})" for name, n in gaps.items() if n])
+            counts = listed([f"{name} ({n})" for name, n in gaps.items() if n])
             lines.append(f"{file.path}: missing cells, filled with the mean of the training data: {counts}")
         if new:
-            lines.append(f"{file.path}: values that training did not have: {_listed(new)}")
+            lines.append(f"{file.path}: values that training did not have: {listed(new)}")
         return lines
 
     def remarks(self) -> list[str]:
@@ -194,15 +194,15 @@ class Schema:
         named = {kind: [c for c in self.columns if c.kind == kind] for kind in ("number", "category")}
         out = [c for c in self.columns if not c.features]
         gaps = [c for c in self.columns if c.missing]
-        lines = [f"numbers: {_listed([c.name for c in named['number']])}"] if named["number"] else []
+        lines = [f"numbers: {listed([c.name for c in named['number']])}"] if named["number"] else []
         if named["category"]:
-            lines.append(f"categories: {_listed([f'{c.name} ({len(c.values)})' for c in named['category']])}")
+            lines.append(f"categories: {listed([f'{c.name} ({len(c.values)})' for c in named['category']])}")
         if gaps:
             how = "numbers become the mean, each such column gets one that says so"
-            lines.append(f"missing cells: {_listed([c.name for c in gaps])}: {how}")
+            lines.append(f"missing cells: {listed([c.name for c in gaps])}: {how}")
         if out:
             keep = "data.categorical keeps a column as categories"
-            lines.append(f"left out: {_listed([f'{c.name} ({LEFT_OUT[c.kind]})' for c in out])}; {keep}")
+            lines.append(f"left out: {listed([f'{c.name} ({LEFT_OUT[c.kind]})' for c in out])}; {keep}")
         return lines
 
 
@@ -301,6 +301,7 @@ def _is_id_name(name: str) -> bool:
     return bool(words) and (not ID_WORDS.isdisjoint(words) or words[-1] in LAST_ID_WORDS)
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return names for a remark; of many, the first."""
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return f"{', '.join(names[:MAX_NAMES])}{more}"

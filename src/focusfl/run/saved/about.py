@@ -37,7 +37,7 @@ class ColumnAbout(BaseModel):
 
     name: Text
     kind: ColumnKind
-    mean: Annotated[float, Field(allow_inf_nan=False, ge=-3.5e38, le=3.5e38)]
+    mean: Annotated[float, Field(allow_inf_nan=False, ge=-3.4e38, le=3.4e38)]
     missing: bool
     values: Annotated[list[Text], Field(max_length=MAX_VALUES, fail_fast=True)]
 
