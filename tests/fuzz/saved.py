@@ -61,7 +61,8 @@ def forged_model(rng: Random, folder: Path) -> list[Fault]:
         shapes = (tensors[name][None], tensors[name].flatten(), torch.zeros(0), torch.tensor(1.0))
         tensors[name] = rng.choice(shapes)
     elif how == 7:
-        tensors[name] = torch.full_like(tensors[name], rng.choice((-1, 0, 99, 2**31, 3e38)))
+        values = (-1, 0, 99, 2**31, 3e38 if tensors[name].is_floating_point() else 2**62)
+        tensors[name] = torch.full_like(tensors[name], rng.choice(values))
     elif how == 8:
         tensors[rng.choice((name.rpartition("/")[0], f"{name}/x"))] = torch.zeros(4)
     elif how == 9:
