@@ -1,5 +1,5 @@
 # make demo   install, then FOCUS against six other methods on rotated digits (no download of data)
-# make quick  lint, types, and the quick tests that need no network, browser or Flower: under two minutes
+# make quick  lint, types, and the quick tests that need no network, browser or Flower: about four minutes
 # make test   install, then everything CI checks
 PYTHON ?= python3
 VENV   ?= .venv
