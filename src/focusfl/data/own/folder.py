@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from focusfl.core import Data
 from focusfl.core.train import Train
-from focusfl.data.federation import Federation, Recipe, Rows
+from focusfl.data.federation import Federation, Recipe, Rows, default_model
 from focusfl.data.overview import overview
 from focusfl.data.own.inputs import Inputs, Kind
 from focusfl.data.own.readers import (
@@ -33,7 +32,6 @@ from focusfl.data.own.readers import (
 )
 from focusfl.data.own.schema import MissingOption, Schema, infer, listed
 from focusfl.data.own.table import cell_value, is_missing, number_word
-from focusfl.models import mlp
 from focusfl.util.errors import InputError, Problems, nearest, require, require_choice
 from focusfl.util.files import visible
 from focusfl.util.progress import count_progress
@@ -303,9 +301,11 @@ def _with_labels(part: FileContents) -> FileContents:
 
 
 def _recipe(features: int, hidden: int | None, classes: int | None) -> Recipe:
-    width = hidden if hidden is not None else 0 if classes is None else 64
-    model = partial(mlp, *(units for units in (features, width, classes or 1) if units))
-    return Recipe(model, Train(lr=0.05 if classes is None else 0.1, steps=20, batch=64), rounds=60)
+    return Recipe(
+        default_model(features, classes, hidden),
+        Train(lr=0.05 if classes is None else 0.1, steps=20, batch=64),
+        rounds=60,
+    )
 
 
 def _scale(fed: FolderFederation) -> FolderFederation:
