@@ -1,5 +1,6 @@
 """The methods: one file per paper. An algorithm uses `focusfl.core` and never knows which engine runs it."""
 
+from focusfl.algorithms.adapt import Adapted, adapted
 from focusfl.algorithms.afl import AFL
 from focusfl.algorithms.cfl import CFL
 from focusfl.algorithms.cgsv import CGSV
@@ -27,6 +28,7 @@ __all__ = [
     "PFNM",
     "PRESETS",
     "QFFL",
+    "Adapted",
     "Ditto",
     "FeSEM",
     "FedAvg",
@@ -37,6 +39,7 @@ __all__ = [
     "Focus",
     "HardCluster",
     "Local",
+    "adapted",
     "find_method",
     "method_name",
     "split_method",

@@ -2,6 +2,7 @@
 
 from focusfl.core.algorithm import (
     Agent,
+    AgentPart,
     Algorithm,
     Contribution,
     Data,
@@ -22,6 +23,7 @@ from focusfl.core.stacks import (
     mean_or_keep,
     mixture,
     one_hot,
+    predicting_models,
     row,
     scale,
     select_model,
@@ -32,6 +34,7 @@ from focusfl.core.stacks import (
 
 __all__ = [
     "Agent",
+    "AgentPart",
     "Algorithm",
     "Contribution",
     "Data",
@@ -50,6 +53,7 @@ __all__ = [
     "mean_or_keep",
     "mixture",
     "one_hot",
+    "predicting_models",
     "row",
     "scale",
     "select_model",

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
 from torch import Tensor
 
@@ -67,12 +67,18 @@ class SgdOptions(TypedDict, total=False):
         only: [M] bool. The other models are returned unchanged.
         weights: [M, n], the weight of each example in each model's loss, which becomes mean(weight * loss).
         freeze: Names of tensors that are not trained.
+        steps: The number of steps, in place of the K local steps of a round.
     """
 
     pull: Pull | None
     only: Tensor | None
     weights: Tensor | None
     freeze: Collection[str]
+    steps: int
+
+
+AgentPart = Literal["validation", "all"]
+"""The examples that the agent set aside for validation, or all that are not for testing."""
 
 
 class Agent(Protocol):
@@ -82,6 +88,8 @@ class Agent(Protocol):
         n: The number of training examples, a tensor [].
         lr: The learning rate eta of this round.
         trainable: Names of the model's tensors that training changes; the others are batch statistics.
+        log_loss: Whether a loss is -log of a probability, as cross-entropy is, so that losses can be compared with
+            a prior.
 
     Example:
         The local step of FedAvg::
@@ -94,6 +102,10 @@ class Agent(Protocol):
     n: Tensor
     lr: float
     trainable: tuple[str, ...]
+    log_loss: bool
+
+    def on(self, part: AgentPart) -> Agent:
+        """Return the same agent with other examples; it may have no validation examples (n = 0)."""
 
     def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
         """Return the mean training loss of each model, [M], in eval mode.
@@ -291,6 +303,13 @@ class Algorithm(ABC):
         """Return whether validation losses may decide when to stop: not while FOCUS has one model for all."""
         return True
 
+    def finish(self, server: State) -> State | None:
+        """Return the server's state for one more round, in which all agents take part, or None if there is none.
+
+        It is asked after the last round of training, and again after each round that it adds.
+        """
+        return None
+
     @property
     def max_models(self) -> int | None:
         """The largest number of models in the server's w if it changes during training, else None."""
@@ -358,6 +377,9 @@ class Wrapper(Algorithm):
 
     def settled(self, server: State) -> bool:
         return self.inner.settled(server)
+
+    def finish(self, server: State) -> State | None:
+        return self.inner.finish(server)
 
     def prerequisite(self) -> Prerequisite | None:
         """Return the inner method's prerequisite; it and the method made from its clusters are wrapped too."""

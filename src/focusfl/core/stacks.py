@@ -7,7 +7,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from focusfl.core.algorithm import Contribution, Models, Networks, Predictor, State
+from focusfl.core.algorithm import Algorithm, Contribution, Models, Networks, Predictor, State
 
 MIN_WEIGHT = 1e-20  # a model with less total weight counts as held by no agent
 
@@ -130,3 +130,31 @@ def double(v: Tensor) -> Tensor:
 def clustered_start(networks: Networks, M: int, init: str) -> Models:
     """Return M first models: "independent" random networks, or "tied" copies of one with 1 % noise."""
     return networks.independent(M) if init == "independent" else networks.copies(M, noise=0.01)
+
+
+def predicting_models(algorithm: Algorithm, view: State, state: State) -> tuple[Models, Tensor]:
+    """Return the models that a method predicts with for one agent, as one stack, and their shares, [K].
+
+    The method's own `predict` is asked, with an h whose predictions name the model they come from: the prediction
+    of model k is the unit vector e_k, so that a mixture of them is the vector of its shares.
+
+    Args:
+        algorithm: The method.
+        view: What the agent received of the server's state.
+        state: The agent's state.
+    """
+    found: list[Models] = []
+
+    def asked(w: Models, only: Tensor | None = None, K: int = 0) -> Tensor:
+        M, first = len(next(iter(w.values()))), sum(len(next(iter(v.values()))) for v in found)
+        found.append(w)
+        units = torch.zeros(M, 1, max(K, 1), device=next(iter(w.values())).device)
+        if K:
+            units[torch.arange(M), 0, first + torch.arange(M)] = 1.0
+        return units if only is None else units * broadcast(only.to(units.dtype), units)
+
+    algorithm.predict(view, state, asked)
+    K = sum(len(next(iter(w.values()))) for w in found)
+    found.clear()
+    shares = algorithm.predict(view, state, lambda w, only=None: asked(w, only, K))[0]
+    return {k: torch.cat([w[k] for w in found]) for k in found[0]}, shares

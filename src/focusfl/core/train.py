@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from focusfl.util.errors import require, require_choice, whole_number
 
 Optimiser = Literal["sgd", "adam", "adamw", "rmsprop"]
+AUTO_LR: dict[Optimiser, float] = {"sgd": 0.1, "adam": 0.01, "adamw": 0.01, "rmsprop": 0.01}
+"""Where lr = "auto" starts."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,9 @@ class Train:
     The optimiser's memory (momentum, moments) starts over each round.
 
     Args:
-        lr: The learning rate eta.
+        lr: The learning rate eta. "auto" starts with one that suits the optimiser (AUTO_LR). If the mean validation
+            loss does not fall any more, or training diverges, a run on one machine returns to its best round and
+            goes on with half the rate.
         steps: The number of local steps K.
         epochs: The number of passes over the agent's data; replaces `steps`.
         batch: The number of examples in a batch. None takes all examples in every step.
@@ -38,7 +42,7 @@ class Train:
         1
     """
 
-    lr: float = 0.1
+    lr: float | Literal["auto"] = 0.1
     steps: int = 10
     epochs: int | None = None
     batch: int | None = None
@@ -50,7 +54,8 @@ class Train:
     decay_every: int = 100
 
     def __post_init__(self) -> None:
-        require("lr", self.lr, lambda v: v > 0, "a positive number")
+        if self.lr != "auto":
+            require("lr", self.lr, lambda v: v > 0, 'a positive number, or "auto"')
         for name in ("steps", "epochs", "batch", "decay_every"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, whole_number(name, value, 1))
@@ -61,6 +66,10 @@ class Train:
         require("schedule", self.schedule, self.schedule in known, "one of " + ", ".join(known))
         require("decay", self.decay, lambda v: 0 < v <= 1, "above 0 and at most 1")
 
+    def with_steps(self, steps: int | None) -> Train:
+        """Return the options with another number of local steps; None leaves them as they are."""
+        return self if steps is None else replace(self, steps=steps, epochs=None)
+
     def lr_at(self, t: int, rounds: int) -> float:
         """Return the learning rate of round t = 0, 1, ... out of `rounds`.
 
@@ -70,8 +79,9 @@ class Train:
             >>> Train(lr=0.5, schedule="step", decay=0.5, decay_every=2).lr_at(4, 10)
             0.125
         """
+        lr = AUTO_LR[self.optimiser] if self.lr == "auto" else self.lr
         if self.schedule == "cosine":
-            return self.lr * 0.5 * (1 + math.cos(math.pi * t / rounds))
+            return lr * 0.5 * (1 + math.cos(math.pi * t / rounds))
         if self.schedule == "step":
-            return float(self.lr * self.decay ** (t // self.decay_every))
-        return self.lr
+            return float(lr * self.decay ** (t // self.decay_every))
+        return lr

@@ -66,6 +66,11 @@ class Recipe:
         model: A function that makes a network; None if the user must give one.
         train: The options of local training.
         rounds: The number of rounds.
+        validation: The share of each agent's training examples that is set aside for validation.
+        patience: Training stops after this many evaluations without a lower validation loss; None: it does not.
+        adapt: Whether the agents of FOCUS adapt the shared model to their own data after the last round.
+        scale_target: Whether a regression is trained on targets of mean 0 and deviation 1. Predictions and losses
+            are in the target's own units all the same.
 
     Example:
         >>> Recipe(rounds=20).rounds
@@ -75,6 +80,23 @@ class Recipe:
     model: Callable[[], nn.Module] | None = None
     train: Train = field(default_factory=Train)
     rounds: int = 60
+    validation: float = 0.0
+    patience: int | None = None
+    adapt: bool = False
+    scale_target: bool = False
+
+
+def own_recipe(features: int, classes: int | None, hidden: int | None = None) -> Recipe:
+    """Return the recipe of a user's own data: vectors of numbers about which nothing else is known.
+
+    Args:
+        features: The numbers in one example.
+        classes: The number of classes; None for regression.
+        hidden: Hidden units of an MLP; 0 is a linear model.
+    """
+    train = Train(lr="auto", optimiser="adam", steps=20, batch=64)
+    model = default_model(features, classes, hidden)
+    return Recipe(model, train, rounds=60, validation=0.2, patience=12, adapt=True, scale_target=True)
 
 
 def default_model(features: int, classes: int | None, hidden: int | None = None) -> Callable[[], nn.Module]:
@@ -83,9 +105,9 @@ def default_model(features: int, classes: int | None, hidden: int | None = None)
     Args:
         features: The numbers in one example.
         classes: The number of classes; None for regression.
-        hidden: Hidden units of an MLP; 0 is a linear model. By default 64, and 0 for regression.
+        hidden: Hidden units of an MLP; 0 is a linear model. By default 32.
     """
-    width = hidden if hidden is not None else 0 if classes is None else 64
+    width = 32 if hidden is None else hidden
     return partial(mlp, *(units for units in (features, width, classes or 1) if units))
 
 
@@ -161,6 +183,21 @@ class Federation:
         return replace(
             self, training=self.training.to(device), testing=self.testing.to(device), validation=validation
         )
+
+    @property
+    def validation_rows(self) -> Rows:
+        """The validation examples of all agents; none of anybody if there are none."""
+        if self.validation is not None:
+            return self.validation
+        return Rows(self.training.x[:1], self.training.y[:1], torch.zeros_like(self.training.offsets))
+
+    @cached_property
+    def all_rows(self) -> Rows:
+        """The training examples of each agent, followed by its validation examples."""
+        if self.validation is None:
+            return self.training
+        pairs = [(self.training.of(e), self.validation.of(e)) for e in range(self.E)]
+        return Rows.join([Data(torch.cat([a.x, b.x]), torch.cat([a.y, b.y])) for a, b in pairs])
 
     @cached_property
     def fingerprint(self) -> str:

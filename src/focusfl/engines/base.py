@@ -92,10 +92,12 @@ class Engine(ABC):
     Attributes:
         agents_at_once: The number of agents for which a step is computed at the same time.
         metrics: What is measured of the predictions for test data besides loss and accuracy. Set by the run.
+        rate: The factor of the learning rate in the next rounds. Set by the run.
     """
 
     name: ClassVar[str]
     agents_at_once: int = 1
+    rate: float = 1.0
 
     def __init__(self, task: Task, fed: Federation, train: Train, rounds: int, seed: int) -> None:
         self.task, self.fed, self.train, self.rounds, self.seed = task, fed, train, rounds, seed
@@ -111,6 +113,10 @@ class Engine(ABC):
             yield
         finally:
             torch.set_num_threads(before)
+
+    def lr_at(self, t: int) -> float:
+        """Return the learning rate of round t."""
+        return self.rate * self.train.lr_at(t, self.rounds)
 
     @abstractmethod
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Replies:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from focusfl.core import Data, Models, Predictor, SgdOptions
+from focusfl.core import AgentPart, Data, Models, Predictor, SgdOptions
 from focusfl.core.train import Train
 from focusfl.core.tree import take, tree_map
 from focusfl.engines import plan
@@ -34,16 +34,32 @@ class LocalAgent:
         seed: The seed that batches are drawn with.
         t: The round.
         e: The agent's number.
+        validation: The examples that it set aside, if there are any.
     """
 
-    def __init__(self, task: Task, data: Data, train: Train, lr: float, seed: int, t: int, e: int) -> None:
+    def __init__(
+        self,
+        task: Task,
+        data: Data,
+        train: Train,
+        lr: float,
+        seed: int,
+        t: int,
+        e: int,
+        validation: Data | None = None,
+    ) -> None:
         self.task, self.data, self.train, self.lr = task, data, train, lr
+        self.validation = Data(data.x[:0], data.y[:0]) if validation is None else validation
         self.seed, self.t, self.e = seed, t, e
-        self.trainable = tuple(task.parameters)
+        self.trainable, self.log_loss = tuple(task.parameters), task.log_loss
         self.n = torch.tensor(float(len(data.y)), device=data.y.device)
         self.full_batches = train.batch is None or train.batch >= len(data.y)
         # Forward passes of the E step that the M step can begin with, by m: the stack, its leaves, the loss.
         self._passes: dict[int, tuple[Weights, Weights, Tensor]] = {}
+
+    def on(self, part: AgentPart) -> LocalAgent:
+        data = self.validation if part == "validation" else joined(self.data, self.validation)
+        return LocalAgent(self.task, data, self.train, self.lr, self.seed, self.t, self.e)
 
     def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
         tenth = plan.estimate_rows(self.t, len(self.data.y))
@@ -93,7 +109,8 @@ class LocalAgent:
         weights = None if all_weights is None else all_weights[m]
         optimiser = LocalOptimiser(self.train, self.lr)
         reusable = weights is None and not freeze  # the E step's forward pass can serve as the first step's
-        for k, (batch, rows) in enumerate(self._batches()):
+        train = self.train.with_steps(options.get("steps"))
+        for k, (batch, rows) in enumerate(self._batches(train)):
             if reusable and k == 0 and m in self._passes and self._passes[m][0] is w:
                 _, leaves, loss = self._passes.pop(m)
             else:
@@ -111,13 +128,13 @@ class LocalAgent:
         x, y = self.data
         return Data(x.bfloat16(), y) if self.task.bf16 and x.is_floating_point() else self.data
 
-    def _batches(self) -> Iterator[tuple[Data, Tensor | None]]:
+    def _batches(self, train: Train) -> Iterator[tuple[Data, Tensor | None]]:
         """Yield the examples of each step, and their rows; None for all rows."""
         n = len(self.data.y)
         if self.full_batches:
-            yield from [(self._full_batch, None)] * plan.steps(self.train, n)
+            yield from [(self._full_batch, None)] * plan.steps(train, n)
             return
-        drawn = plan.batches(self.seed, self.t, np.array([self.e]), np.array([n]), self.train)
+        drawn = plan.batches(self.seed, self.t, np.array([self.e]), np.array([n]), train)
         steps = [drawn.step(0, k) for k in range(drawn.size.shape[1])]
         if any(len(rows) == 1 for rows in steps) and not self.task.accepts_one_example(self.data.x[:1]):
             steps = plan.merge_single_examples(steps)
@@ -135,6 +152,11 @@ class LocalAgent:
             return leaves, (losses if weights is None else weights * losses).mean()
 
 
+def joined(a: Data, b: Data) -> Data:
+    """Return the examples of both."""
+    return Data(torch.cat([a.x, b.x]), torch.cat([a.y, b.y])) if len(b.y) else a
+
+
 def predictor(task: Task, x: Tensor) -> Predictor:
     """Return the function h that predicts the examples x, model after model."""
 
@@ -143,7 +165,8 @@ def predictor(task: Task, x: Tensor) -> Predictor:
         for m in range(M) if only is None else only.nonzero().flatten().tolist():
             outputs = [task.outputs(take(w, m), channels_last(task, part)) for part in x.split(EVAL_BATCH)]
             predictions[m] = torch.cat([task.predictions(out) for out in outputs])
-        skipped = torch.zeros_like(next(iter(predictions.values())))
+        like = next(iter(predictions.values()), None)
+        skipped = torch.zeros_like(task.predictions(task.outputs(take(w, 0), x)) if like is None else like)
         return torch.stack([predictions.get(m, skipped) for m in range(M)])
 
     return h

@@ -20,9 +20,11 @@ class Serial(Engine):
 
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: plan.Ints) -> Replies:
         total, rows = RunningSum(), []
-        lr = self.train.lr_at(t, self.rounds)
+        lr = self.lr_at(t)
+        held_out = self.fed.validation
         for e in cohort.tolist():
-            agent = LocalAgent(self.task, self.fed.training.of(e), self.train, lr, self.seed, t, e)
+            validation = None if held_out is None else held_out.of(e)
+            agent = LocalAgent(self.task, self.fed.training.of(e), self.train, lr, self.seed, t, e, validation)
             view = algorithm.downlink(server, torch.tensor(e))
             state, upload = algorithm.local(view, take(states, e), agent)
             put(states, e, state)

@@ -51,7 +51,9 @@ class Flower(Engine):
         self._workspace: Workspace | None = None
 
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Replies:
-        return self._open(algorithm, server, states).round(server, t, cohort, states)
+        exchange = self._open(algorithm, server, states)
+        exchange.roster.rate = self.rate
+        return exchange.round(server, t, cohort, states)
 
     def evaluate(self, algorithm: Algorithm, server: State, states: State, part: Part = "test") -> Scores:
         agents = self.examples(part).sizes.nonzero().flatten().numpy()

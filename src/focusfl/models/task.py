@@ -39,6 +39,13 @@ class Score(NamedTuple):
     correct: Tensor  # [n], 1 where the predicted class is correct, or the share of labels; zeros in regression
 
 
+class TargetScale(NamedTuple):
+    """A regression is trained on (y - mean) / deviation."""
+
+    mean: float
+    deviation: float
+
+
 class Task:
     """A network with its loss, as functions of the weights.
 
@@ -46,6 +53,8 @@ class Task:
         network: The network; it is copied.
         classes: The number of classes, or of labels per example; None means regression.
         loss: How outputs are compared with labels. By default cross-entropy, or in regression the squared error.
+        target: In regression with the squared error: the network learns scaled targets. Losses of training are
+            those of the scaled targets; predictions and their scores are in the target's own units.
 
     Attributes:
         bf16: Whether training multiplies in bfloat16; weights and sums stay float32. Set by the run.
@@ -63,10 +72,17 @@ class Task:
         torch.Size([5, 2])
     """
 
-    def __init__(self, network: nn.Module, classes: int | None, loss: Loss | None = None) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        classes: int | None,
+        loss: Loss | None = None,
+        target: TargetScale | None = None,
+    ) -> None:
         self.network = copy.deepcopy(network)
         self.classes = classes
         self.loss = losses.resolve(None, classes) if loss is None else loss
+        self.target = target
         self.bf16 = False
         self.parameters = [k for k, p in network.named_parameters() if p.requires_grad]
         shared, buffers = shared_weights(network), [k for k, _ in network.named_buffers()]
@@ -84,6 +100,11 @@ class Task:
         has_state = self.stateful_layers or any(b.is_floating_point() for b in network.buffers())
         known_layers = all(type(m) in STATELESS_LAYERS for m in layers)
         self.stateless = known_layers and not has_state and not self.has_forward_hooks
+
+    @property
+    def log_loss(self) -> bool:
+        """Whether the loss is -log of the probability of the label."""
+        return self.classes is not None and self.loss.default
 
     def attributes(self) -> list[tuple[str, str, object]]:
         """Return (module, attribute, value) of the simple values in modules, such as a slope: they matter too."""
@@ -130,16 +151,20 @@ class Task:
         """Return the loss l(h(x), y) of each example: out [..., n, C], y [..., n] or [..., n, C] -> [..., n]."""
         out = out.squeeze(-1) if self.classes is None else out
         if self.loss.default:
-            return self.loss.each(out, y)
+            return self.loss.each(out, self.scaled(y))
         leading = out.shape if self.classes is None else out.shape[:-1]  # [..., n]
         flat = len(leading) - 1
         values = self.loss.each(out.flatten(0, flat), y.flatten(0, flat))
         return torch.unflatten(values, 0, leading)
 
+    def scaled(self, y: Tensor) -> Tensor:
+        """Return targets as the network learns them."""
+        return y if self.target is None else (y - self.target.mean) / self.target.deviation
+
     def predictions(self, out: Tensor) -> Tensor:
-        """Return probabilities of the classes or of each label, or in regression the outputs themselves."""
+        """Return probabilities of the classes or of each label, or in regression values in the target's units."""
         if self.classes is None:
-            return out
+            return out if self.target is None else out * self.target.deviation + self.target.mean
         return torch.sigmoid(out) if self.loss.labels == "multi-label" else torch.softmax(out, -1)
 
     def score(self, p: Tensor, y: Tensor) -> Score:
@@ -148,7 +173,8 @@ class Task:
         A loss other than the default gets the outputs that have these probabilities: their logarithms.
         """
         if self.classes is None:
-            return Score(self.example_losses(p, y), torch.zeros_like(y))
+            loss = self.loss.each(p.squeeze(-1), y) if self.loss.default else self.example_losses(p, y)
+            return Score(loss, torch.zeros_like(y))
         if self.loss.labels == "multi-label":
             logits = torch.logit(p, eps=1e-7)  # about the least 1 - p of float32
             return Score(self.example_losses(logits, y), ((p > 0.5) == (y > 0.5)).to(p.dtype).mean(-1))

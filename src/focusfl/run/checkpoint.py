@@ -45,6 +45,7 @@ class Checkpoint(NamedTuple):
         states: The agents' states, stacked.
         best: With early stopping, the best round so far.
         stopped: Whether training ended before the last round.
+        rate: The factor of the learning rate; less than 1 only with lr = "auto".
     """
 
     t: int
@@ -52,6 +53,7 @@ class Checkpoint(NamedTuple):
     states: State
     best: Best | None = None
     stopped: bool = False
+    rate: float = 1.0
 
 
 def save(
@@ -62,6 +64,7 @@ def save(
     states: State,
     best: Best | None = None,
     stopped: bool = False,
+    rate: float = 1.0,
 ) -> None:
     """Write the checkpoint of a run, atomically. The one before it is kept.
 
@@ -73,6 +76,7 @@ def save(
         states: The agents' states, stacked.
         best: With early stopping, the best round so far.
         stopped: Training ended before the last round.
+        rate: The factor of the learning rate.
     """
     newest = folder / NAME
 
@@ -87,6 +91,8 @@ def save(
         tree["best"] = {"server": best.server, "agents": best.states}
     if stopped:
         header["stopped"] = True
+    if rate != 1:
+        header["rate"] = rate
     sealed.write_tensors(newest, flatten(tree), header, keep_previous)
 
 
@@ -197,7 +203,11 @@ def _read(
         note(f"{path} is of an earlier version, without a digest: it cannot be checked for damage")
     tree = unflatten({k: tensors[k] for k in expected})
     best = _read_best(path, header, tensors, expected, max_models)
-    return Checkpoint(t, tree.get("server", {}), tree.get("agents", {}), best, header.get("stopped") is True)
+    rate = header.get("rate", 1.0)
+    if not isinstance(rate, float) or not 0 < rate <= 1:
+        raise NotSound(f"{path}: its factor of the learning rate is {rate!r}, expected a number above 0, at most 1")
+    stopped = header.get("stopped") is True
+    return Checkpoint(t, tree.get("server", {}), tree.get("agents", {}), best, stopped, rate)
 
 
 def _read_best(

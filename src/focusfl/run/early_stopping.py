@@ -1,5 +1,7 @@
 """Early stopping: keep the round with the lowest mean validation loss, and stop if it does not improve.
 
+With train.lr = "auto", training first returns to that round and goes on with half the learning rate, several times.
+
 Rounds before a method has settled do not count: FOCUS trains one model for all agents at first, and that model may
 get worse for them before it is split.
 """
@@ -33,18 +35,33 @@ class Best(NamedTuple):
     states: State
 
 
+WAIT = 3  # evaluations without a lower loss, after which a run with lr = "auto" goes on with half the rate
+LEAST_GAIN = 1e-3  # of the loss, below which such a run does not count it as lower
+MAX_EXPLOSIONS = 20  # that a run with lr = "auto" takes back
+
+
 class EarlyStopping:
-    """Decides when to stop.
+    """Decides when to stop, and when to go on from the best round with half the learning rate.
 
     Args:
         patience: The number of evaluations without a lower loss after which to stop; None never stops and keeps
             nothing.
         settled: Whether the method has settled, given the server's state (`Algorithm.settled`).
         best: What a run that is resumed had found.
+        auto_rate: Whether the learning rate is "auto".
+        rate: The factor of the learning rate so far.
     """
 
-    def __init__(self, patience: int | None, settled: Callable[[State], bool], best: Best | None = None) -> None:
+    def __init__(
+        self,
+        patience: int | None,
+        settled: Callable[[State], bool],
+        best: Best | None = None,
+        auto_rate: bool = False,
+        rate: float = 1.0,
+    ) -> None:
         self.patience, self.settled, self.best = patience, settled, best
+        self.auto_rate, self.rate, self.explosions = auto_rate, rate, 0
 
     def update(self, t: int, loss: float | None, server: State, states: State) -> None:
         """Take note of the mean validation loss after round t; None if it was not evaluated."""
@@ -61,7 +78,22 @@ class EarlyStopping:
         if self.best is None:
             return True
         now, then = self.settled(server), self.settled(self.best.server)
-        return loss < self.best.loss if now == then else now
+        least_gain = LEAST_GAIN * abs(self.best.loss) if self.auto_rate else 0.0
+        return loss < self.best.loss - least_gain if now == then else now
+
+    def slows_down(self) -> bool:
+        """Halve the rate if it is time to; return whether to go on from the best round."""
+        since = 0 if self.best is None else self.best.since
+        if not self.auto_rate or self.over or not since or since % WAIT:
+            return False
+        self.rate /= 2
+        return True
+
+    def takes_back(self) -> bool:
+        """Take note that training diverged; return whether to go on, with a quarter of the rate."""
+        self.explosions += 1
+        self.rate /= 4
+        return self.auto_rate and self.explosions <= MAX_EXPLOSIONS
 
     @property
     def over(self) -> bool:

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from focusfl.algorithms import ALGORITHMS, PRESETS, find_method, split_method
+from focusfl.algorithms import ALGORITHMS, PRESETS, Adapted, find_method, split_method
 from focusfl.core import Algorithm
 from focusfl.core.train import Train
 from focusfl.data import find_data
@@ -181,9 +181,13 @@ class Experiment(BaseModel):
         name, changes = split_method(method)
         make = find_method(name)
         options = apply_changes(dict(self.params.get(name, {})), changes, method)
+        adapts = "adapt" in options and "adapt" not in inspect.signature(make).parameters and options.pop("adapt")
+        if not isinstance(adapts, bool):
+            raise InputError(f"{name}.adapt = {adapts!r}: expected true or false")
         if clusters is not None and "M" in inspect.signature(make).parameters:
             options.setdefault("M", clusters)
-        return make(**_typed(name, make, options))
+        algorithm = make(**_typed(name, make, options))
+        return Adapted(algorithm) if adapts else algorithm
 
     def train_options(self, base: Train | None = None) -> Train:
         """Return the options of local training.
@@ -232,7 +236,7 @@ class Experiment(BaseModel):
         """
         fed = self.federation(seed)
         clusters = None if fed.clusters is None else len(fed.clusters.unique())
-        settings = self.settings.updated(seed=seed, train=self.train_options(fed.recipe.train))
+        settings = self.settings.updated(fed.recipe, seed=seed, train=self.train_options(fed.recipe.train))
         fed = fed.with_validation(settings.validation, seed)  # once for all methods
         setups: dict[str, Setup | CannotRun] = {}
         for method in self.methods:

@@ -43,6 +43,7 @@ def fingerprint(setup: Setup) -> str:
     parts += ["bf16"] * setup.bf16
     if not setup.task.loss.default:
         parts += ["loss", *setup.task.loss.signature(setup.task.classes or 1)]
+    parts += ["target", *setup.task.target] if setup.task.target is not None else []
     if settings.patience is not None:  # the examples it depends on are in the data's fingerprint
         parts += ["patience", settings.patience, settings.eval_every]
     parts += [repr(setup.presence)] * bool(setup.presence.joins or setup.presence.leaves)

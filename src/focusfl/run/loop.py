@@ -141,14 +141,21 @@ def _rounds(
 ) -> Iterator[Round]:
     settings, T, at = setup.settings, setup.settings.T, _start(setup, folder, resume)
     server, states, done, ended = at.server, at.states, at.t, at.stopped or at.t == T
-    history, early = History(folder, done), EarlyStopping(settings.patience, setup.algorithm.settled, at.best)
+    history, auto = History(folder, done), settings.local.lr == "auto"
+    early = EarlyStopping(settings.patience, setup.algorithm.settled, at.best, auto, at.rate)
     while not ended:
         started = time.perf_counter()
-        server, replied, dropped = _one_round(setup, server, states, done)
-        done, seconds = done + 1, time.perf_counter() - started
-        found = Evaluation()
-        if eval_every and (done == T or done % eval_every == 0):
-            found = _evaluate(setup, server, states, done)
+        setup.engine.rate, found, replied, dropped = early.rate, Evaluation(), 0, dict[int, str]()
+        try:
+            server, replied, dropped = _one_round(setup, server, states, done)
+            done, seconds = done + 1, time.perf_counter() - started
+            if eval_every and (done == T or done % eval_every == 0):
+                found = _evaluate(setup, server, states, done)
+        except Diverged:
+            if not early.takes_back():
+                raise
+            server = _return_to(setup, states, *(setup.start() if early.best is None else early.best[3:]))
+            continue
         early.update(done, found.validation_loss, server, states)
         times = history.seconds + seconds, seconds, replied
         last = Round(done, server, states, *found[:3], *times, found.validation, done, history.rows)
@@ -160,23 +167,51 @@ def _rounds(
         if found.scores is not None:
             dropped |= {e: f"evaluation: {why}" for e, why in found.scores.dropped.items() if e not in dropped}
         history.write(done, found.scores, found.pi, seconds, dropped, found.validation)
+        if not ended and early.best is not None and early.slows_down():
+            server = _return_to(setup, states, early.best.server, early.best.states)
         interrupted = stop() and not ended
         if folder is not None and (ended or interrupted or done % settings.checkpoint_every == 0):
             history.sync()  # first: a checkpoint's rounds are always in the history
-            checkpoint.save(folder, setup.fingerprint, done, server, states, early.best, ended and done < T)
+            stopped = ended and done < T
+            checkpoint.save(folder, setup.fingerprint, done, server, states, early.best, stopped, early.rate)
         yield last
         if interrupted:
             raise Interrupted(f"stopped after round {done} of {T}")
     chosen, nothing_done = early.best, done == at.t  # it was resumed, and there was nothing left to do
-    if chosen is not None and chosen.round != done:
-        server, everyone = chosen.server, np.arange(setup.E)
-        put(states, torch.from_numpy(everyone), chosen.states)
-        setup.engine.agents_joined(everyone)  # where states live elsewhere, send them
-    elif not nothing_done:
+    returned = chosen is not None and chosen.round != done
+    if chosen is not None and returned:
+        server = _return_to(setup, states, chosen.server, chosen.states)
+    held_out = None  # how good the shared models are: afterwards agents train on their validation data, too
+    if eval_every and setup.validates and setup.algorithm.finish(server) is not None:
+        held_out = setup.engine.evaluate(setup.algorithm, server, states, "validation")
+    server, finished = _finish(setup, server, states)
+    if not (returned or finished or nothing_done):
         return
     t = done if chosen is None else chosen.round
     found = _evaluate(setup, server, states, t) if eval_every else Evaluation()
+    found = found if held_out is None else found._replace(validation=held_out)
     yield Round(t, server, states, *found[:3], history.seconds, 0.0, 0, found.validation, done, history.rows)
+
+
+def _return_to(setup: Runnable, states: State, server: State, earlier: State) -> State:
+    """Put the agents' earlier states back, in place, and return the server's."""
+    everyone = np.arange(setup.E)
+    put(states, torch.from_numpy(everyone), earlier)
+    setup.engine.agents_joined(everyone)  # where states live elsewhere, send them
+    return server
+
+
+def _finish(setup: Runnable, server: State, states: State) -> tuple[State, bool]:
+    """Run the rounds that the method adds after the last one; return the server's state, and whether there were any.
+
+    They are not in the history, and a run that is interrupted in one of them repeats them all.
+    """
+    t = last = setup.settings.T
+    setup.engine.rate = 1.0
+    while (more := setup.algorithm.finish(server)) is not None:
+        server, _, _ = _one_round(setup, more, states, t, everybody=True)
+        t += 1
+    return server, t > last
 
 
 def _start(setup: Runnable, folder: Path | None, resume: bool) -> checkpoint.Checkpoint:
@@ -198,11 +233,14 @@ def _start(setup: Runnable, folder: Path | None, resume: bool) -> checkpoint.Che
     return found._replace(server=here(found.server), states=here(found.states), best=best)
 
 
-def _one_round(setup: Runnable, server: State, states: State, t: int) -> tuple[State, int, dict[int, str]]:
+def _one_round(
+    setup: Runnable, server: State, states: State, t: int, everybody: bool = False
+) -> tuple[State, int, dict[int, str]]:
     """The server's next state, how many agents replied, and why others did not; agents' states change in place."""
     algorithm, engine, presence = setup.algorithm, setup.engine, setup.presence
     present, newcomers = presence.agents(t, setup.E), presence.joining(t)
-    cohort = plan.cohort(setup.settings.seed, t, setup.E, setup.settings.fraction, present)
+    fraction = 1.0 if everybody else setup.settings.fraction
+    cohort = plan.cohort(setup.settings.seed, t, setup.E, fraction, present)
     if len(newcomers):  # they start with what the server would give a new agent now
         put(states, torch.from_numpy(newcomers), setup.enrolled(server, len(newcomers)))
         engine.agents_joined(newcomers)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from focusfl.algorithms import method_name
+from focusfl.algorithms import Adapted, method_name
 from focusfl.core import Algorithm, State
 from focusfl.engines import Scores
 from focusfl.fairness import intervals, metrics
@@ -310,6 +310,9 @@ class Result:
 
 def name_and_options(algorithm: Algorithm) -> dict[str, Any]:
     """Return the name by which the method is found (algorithms.find_method) and all its options."""
+    if isinstance(algorithm, Adapted):
+        inner = name_and_options(algorithm.inner)
+        return {**inner, "params": {**inner["params"], "adapt": True}}
     return {"algorithm": method_name(type(algorithm)), "params": asdict(algorithm)}  # type: ignore[call-overload]
 
 

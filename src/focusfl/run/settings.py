@@ -58,10 +58,11 @@ class Settings:
             balanced-accuracy, calibration-error, log-loss; in regression mae and r2. Also functions of your own,
             called as f(probabilities or values, targets): "my_module:my_metric", an entry point of
             `focusfl.metrics`, and from Python {"my-score": f}.
-        validation: Share of each agent's training examples that is set aside. No model is trained on them, and
-            `patience` and sweeps decide on them.
+        validation: Share of each agent's training examples that is set aside: `patience`, lr = "auto", sweeps and
+            the agents' own choices decide on them (default: the data set's recipe; 0.2 for your own data).
         patience: Stop after this many evaluations without a lower mean validation loss; the result is that of the
             round with the lowest. The rounds in which FOCUS still has one model for all agents do not count.
+            0 never stops (default: the data set's recipe; 12 for your own data).
         eval_every: Rounds between two evaluations; the last round is always evaluated.
         checkpoint_every: Rounds between two checkpoints.
         secure: Across machines: uploads are masked, and the server sees only their sums.
@@ -92,7 +93,7 @@ class Settings:
     wait: float = 300.0
     loss: LossOption = None
     metrics: MetricOption = ()
-    validation: float = 0.0
+    validation: float | None = None
     patience: int | None = None
 
     T: int = field(init=False, repr=False)  # rounds, and ...
@@ -100,7 +101,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "seed", "eval_every", "checkpoint_every", "minimum", "patience"):
-            value, least = getattr(self, name), 0 if name in ("seed", "minimum") else 1
+            value, least = getattr(self, name), 0 if name in ("seed", "minimum", "patience") else 1
             if value is not None:
                 object.__setattr__(self, name, whole_number(name, value, least))
         require("fraction", self.fraction, lambda v: 0 < v <= 1, "above 0 and at most 1")
@@ -111,7 +112,8 @@ class Settings:
             raise InputError(f"bayes = {self.bayes!r}: {nearest(str(self.bayes), get_args(BestLossKind))}")
         losses.check_option(self.loss)
         object.__setattr__(self, "metrics", scores.check_option(self.metrics))
-        require("validation", self.validation, lambda v: 0 <= v < 1, "a share from 0 to below 1")
+        if self.validation is not None:
+            require("validation", self.validation, lambda v: 0 <= v < 1, "a share from 0 to below 1")
         require("timeout", self.timeout, lambda v: v > 0, "seconds, more than 0")
         require("wait", self.wait, lambda v: v >= 0, "seconds, 0 or more")
         require_instance("train", self.train, (Train, NoneType), "ff.Train(lr=0.1, ...)")
@@ -134,8 +136,11 @@ class Settings:
         new = replace(self, **options)
         if recipe is None:
             return new
+        rounds = recipe.rounds if new.rounds is None else new.rounds
+        validation = recipe.validation if new.validation is None else new.validation
+        patience = recipe.patience if new.patience is None and validation else new.patience
         return replace(
-            new, rounds=recipe.rounds if new.rounds is None else new.rounds, train=new.train or recipe.train
+            new, rounds=rounds, train=new.train or recipe.train, validation=validation, patience=patience or None
         )
 
 

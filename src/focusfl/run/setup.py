@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from focusfl.algorithms import Adapted, adapted
 from focusfl.core import Algorithm, State
 from focusfl.core.tree import repeat, tree_map
 from focusfl.data.federation import Federation
@@ -18,8 +20,9 @@ from focusfl.engines import Engine, choose
 from focusfl.engines.one_agent import predictor
 from focusfl.fairness import scores
 from focusfl.models import losses
+from focusfl.models.losses import Loss
 from focusfl.models.named import named_network
-from focusfl.models.task import InitialWeights, Task
+from focusfl.models.task import InitialWeights, TargetScale, Task
 from focusfl.run import identity
 from focusfl.run.presence import Presence
 from focusfl.run.settings import Settings
@@ -93,6 +96,10 @@ class Setup:
             raise InputError(
                 f"patience = {chosen.patience}: needs validation data: set validation, for example 0.2"
             )
+        asked = bool(getattr(algorithm, "adapt", False)) or isinstance(algorithm, Adapted)
+        if asked and fed.validation is None:
+            raise InputError("adapt = true: an agent decides on its validation data; set validation, such as 0.2")
+        algorithm = adapted(algorithm, by_default=fed.recipe.adapt and fed.validation is not None)
         setup = Setup(algorithm, fed, model, chosen)
         setup.task.check(fed.training.x)
         setup._check_batches()
@@ -106,7 +113,7 @@ class Setup:
         s, fed = self.settings, self.fed
         place, networks = device.find_device(s.device), InitialWeights(self.model, s.seed)
         loss = losses.resolve(s.loss, fed.classes, fed.multi_label)
-        task = Task(networks.network(), fed.classes, loss)
+        task = Task(networks.network(), fed.classes, loss, self._target_scale(loss))
         task.bf16 = s.precision == "bf16" and device.supports_bf16(place)
         presence = Presence.of(s.joins, s.leaves, fed.E, s.T)
         kind = choose(s.engine, task, fed, s.local)
@@ -116,6 +123,14 @@ class Setup:
         built = {"E": fed.E, "networks": networks, "task": task, "engine": engine, "device": place}
         for name, value in {**built, "bf16": task.bf16, "presence": presence}.items():
             object.__setattr__(self, name, value)
+
+    def _target_scale(self, loss: Loss) -> TargetScale | None:
+        """Return the mean and deviation of a regression's targets, if the data ask for scaled targets."""
+        if self.fed.classes is not None or not loss.default or not self.fed.recipe.scale_target:
+            return None
+        y = self.fed.all_rows.y.double()
+        deviation = float(y.std(correction=0))
+        return TargetScale(float(y.mean()), deviation if math.isfinite(deviation) and deviation > 0 else 1.0)
 
     def changed(self, algorithm: Algorithm | None = None, fed: Federation | None = None, **options: Any) -> Setup:
         """Return the same run with another method, other data or other settings."""

@@ -34,6 +34,8 @@ class FocusOptions:
             can move to another cluster.
         robust: "clip" shortens long updates at the agents; "trim" lets the server, which then sees each agent's
             models, leave out the largest and smallest values; "no" averages all values.
+        adapt: After the last round every agent adapts the shared model to its own data (algorithms/adapt.py). None
+            means: on a user's own data, and not on those of the paper.
 
     Raises:
         InputError: An option is out of range; the message names it.
@@ -47,6 +49,8 @@ class FocusOptions:
     warmup: int = field(default=3, metadata={"later": True})
     forget: float = field(default=1.0, metadata={"later": True})
     robust: Literal["no", "clip", "trim"] = field(default="no", metadata={"later": True})
+
+    adapt: bool | None = field(default=None, repr=False, metadata={"later": True})
 
     def __post_init__(self) -> None:
         require_choice("focus.init", self.init, ("split", "tied", "independent"))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from focusfl.core import Data
 from focusfl.core.train import Train
-from focusfl.data.federation import Federation, Recipe, Rows, default_model
+from focusfl.data.federation import Federation, Rows, own_recipe
 from focusfl.data.overview import overview
 from focusfl.data.own.inputs import Inputs, Kind
 from focusfl.data.own.readers import (
@@ -173,7 +173,7 @@ def folder(
         test: The share of an agent's examples to set aside, if the agent has no test data.
         label: The name of the label column in csv and parquet.
         text: The name of the text column in csv and parquet.
-        hidden: Hidden units of the recipe's MLP; 0 is a linear model. By default 64, and 0 for regression.
+        hidden: Hidden units of the recipe's MLP; 0 is a linear model. By default 32.
         scale: Whether to scale each feature to mean 0 and deviation 1 over all agents' training data.
         encode: A function from texts to [n, d]; by default frozen sentence embeddings.
         max_mb: A compressed file that would unpack to more megabytes is refused.
@@ -236,7 +236,7 @@ def folder(
         testing=testing,
         classes=classes,
         clusters=clusters,
-        recipe=_recipe(training.x[0].numel(), hidden, classes),
+        recipe=own_recipe(training.x[0].numel(), classes, hidden),
         agents=tuple(places),
         labels=label_names,
         columns=() if schema is None else schema.features,
@@ -298,14 +298,6 @@ def _with_labels(part: FileContents) -> FileContents:
     note = f"{part.path}: {n} {'row' if n == 1 else 'rows'} without a label left out"
     places = [part.places[i] for i in keep]
     return replace(part, x=x, y=[part.y[i] for i in keep], places=places, notes=(*part.notes, note))
-
-
-def _recipe(features: int, hidden: int | None, classes: int | None) -> Recipe:
-    return Recipe(
-        default_model(features, classes, hidden),
-        Train(lr=0.05 if classes is None else 0.1, steps=20, batch=64),
-        rounds=60,
-    )
 
 
 def _scale(fed: FolderFederation) -> FolderFederation:

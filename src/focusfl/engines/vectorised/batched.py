@@ -43,6 +43,10 @@ class Predictions(VmapFunction):
         predictions: Tensor | None = None
         for m in range(only.shape[1]):
             agents = only[:, m].nonzero().flatten()
+            if not only.any():  # the shape is that of any prediction
+                one = torch.arange(1, device=only.device)
+                p = task.predictions(_outputs(task, dict(zip(names, w, strict=True)), in_dims[4:], m, x, one))
+                return p.new_zeros(*only.shape, *p.shape[1:]), 0
             if len(agents):
                 p = task.predictions(_outputs(task, dict(zip(names, w, strict=True)), in_dims[4:], m, x, agents))
                 predictions = p.new_zeros(*only.shape, *p.shape[1:]) if predictions is None else predictions
@@ -128,7 +132,7 @@ def _train(request: SgdRequest, model: Weights, e: Tensor, pull: Pull | None, we
         if weights is not None:
             share = share * (weights if rows is None else weights.gather(1, rows))
         if kernel is not None:
-            grad = kernel.gradient(model, x, y, share, request.freeze)
+            grad = kernel.gradient(model, x, request.task.scaled(y), share, request.freeze)
         else:
             grad = gradient(request.task, model, x, y, share, request.freeze)
         if pull is not None:

@@ -32,6 +32,7 @@ class Chunk:
     ) -> None:
         index = torch.from_numpy(agents)
         self.source, self.train, self.t = rows, train, t
+        self.agents, self.seed = agents, seed
         self.first = rows.offsets[index]  # [C]
         self.n = rows.sizes[index]  # [C]
         self._all: Batch | None = None
@@ -39,11 +40,23 @@ class Chunk:
         if train is not None and train.batch is not None and train.batch < int(self.n.max()):
             self._plan = plan.batches(seed, t, agents, self.n.numpy(), train)
 
+    def on(self, rows: Rows) -> Chunk:
+        """Return the same agents with other examples."""
+        return Chunk(rows, self.agents, self.train, self.seed, self.t)
+
+    def with_steps(self, steps: int | None) -> Chunk:
+        """Return the same agents with another number of local steps; None leaves it as it is."""
+        if steps is None or self.train is None:
+            return self
+        other = Chunk(self.source, self.agents, self.train.with_steps(steps), self.seed, self.t)
+        other._all = self._all
+        return other
+
     def all_examples(self) -> Batch:
         """Return all examples of each agent."""
         if self._all is None:
             longest = torch.arange(int(self.n.max()))
-            self._all = self._gather(torch.minimum(longest, self.n[:, None] - 1), self.n)
+            self._all = self._gather(torch.minimum(longest, (self.n[:, None] - 1).clamp_min(0)), self.n)
         return self._all
 
     def estimate_mask(self) -> Tensor:
@@ -71,7 +84,8 @@ class Chunk:
         """Return the examples at rows [P, B], counted within the agent, with a mask over the first `size` ones."""
         first = self.first if e is None else self.first[e]
         device = self.source.x.device
-        at = (first[:, None] + rows).to(device).flatten()
+        at = (first[:, None] + rows).clamp_max(len(self.source.y) - 1)  # an agent without examples: any row
+        at = at.to(device).flatten()
         mask = (torch.arange(rows.shape[1]) < size[:, None]).float().to(device)
         x, y = (v.index_select(0, at).unflatten(0, tuple(rows.shape)) for v in (self.source.x, self.source.y))
         return x, y, mask

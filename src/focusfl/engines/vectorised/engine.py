@@ -6,7 +6,8 @@ serial engine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar, Unpack
 
 import numpy as np
@@ -14,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from focusfl.core import Algorithm, Models, SgdOptions, State, Upload, row
+from focusfl.core import AgentPart, Algorithm, Models, SgdOptions, State, Upload, row
 from focusfl.core.train import Train
 from focusfl.core.tree import RunningSum, flatten, put, take, tree_map
-from focusfl.data.federation import Federation
+from focusfl.data.federation import Federation, Rows
 from focusfl.engines import plan
 from focusfl.engines.base import Engine, Part, Replies, Scores
 from focusfl.engines.vectorised.batched import Losses, Predictions, Sgd, SgdRequest
@@ -43,12 +44,14 @@ class Vectorised(Engine):
 
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: plan.Ints) -> Replies:
         total, rows = RunningSum(), []
-        lr = self.train.lr_at(t, self.rounds)
+        lr = self.lr_at(t)
         for agents in self._chunks(algorithm, server, cohort):
             chunk = Chunk(self.fed.training, agents, self.train, self.seed, t)
 
             def one(state: State, e: Tensor, slot: Tensor, n: Tensor, chunk: Chunk = chunk) -> tuple[State, Upload]:
-                agent = VmapAgent(self.task, chunk, lr, self.train, slot, n, tuple(self.task.parameters))
+                agent = VmapAgent(
+                    self.task, chunk, lr, self.train, slot, n, tuple(self.task.parameters), self._rows
+                )
                 return algorithm.local(algorithm.downlink(server, e), state, agent)
 
             index = torch.from_numpy(agents)
@@ -58,6 +61,9 @@ class Vectorised(Engine):
             total.add(upload.add, stacked=True)
             rows.append(upload.each)
         return Replies(total.result(), tree_map(lambda *vs: torch.cat(vs), *rows), cohort)
+
+    def _rows(self, part: AgentPart) -> Rows:
+        return self.fed.all_rows if part == "all" else self.fed.validation_rows
 
     @torch.no_grad()
     def evaluate(self, algorithm: Algorithm, server: State, states: State, part: Part = "test") -> Scores:
@@ -107,6 +113,16 @@ class VmapAgent:
     slot: Tensor
     n: Tensor
     trainable: tuple[str, ...]
+    rows: Callable[[AgentPart], Rows]
+
+    @property
+    def log_loss(self) -> bool:
+        return self.task.log_loss
+
+    def on(self, part: AgentPart) -> VmapAgent:
+        chunk = self.chunk.on(self.rows(part))
+        n = row(chunk.n.to(self.n.device).to(self.n.dtype), self.slot)
+        return replace(self, chunk=chunk, n=n)
 
     def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
         losses = self.example_losses(w)
@@ -137,6 +153,7 @@ class VmapAgent:
             extra["strength"] = torch.as_tensor(pull.strength, device=self.n.device)
             extra |= {f"to/{k}": pull.to[k] for k in names}
         freeze = options.get("freeze", ())
-        request = SgdRequest(self.task, self.chunk, self.train, self.lr, names, list(extra), freeze)
+        chunk = self.chunk.with_steps(options.get("steps"))
+        request = SgdRequest(self.task, chunk, self.train, self.lr, names, list(extra), freeze)
         theta = Sgd.apply(request, self.slot, only, *w.values(), *extra.values())  # type: ignore[no-untyped-call]
         return dict(zip(names, theta, strict=True))

@@ -7,7 +7,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from focusfl.core import Algorithm, Models, SgdOptions, State, Upload
+from focusfl.core import AgentPart, Algorithm, Models, SgdOptions, State, Upload
 from focusfl.models.task import Task
 
 
@@ -16,8 +16,11 @@ class EmptyAgent:
 
     def __init__(self, task: Task, lr: float) -> None:
         self.classes, self.lr = task.classes, lr
-        self.trainable = tuple(task.parameters)
+        self.trainable, self.log_loss = tuple(task.parameters), task.log_loss
         self.n = torch.tensor(1.0)
+
+    def on(self, part: AgentPart) -> EmptyAgent:
+        return self
 
     def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
         return torch.zeros(len(next(iter(w.values()))))

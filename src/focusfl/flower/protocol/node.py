@@ -130,6 +130,7 @@ class Node:
         self.t, self.rounds, self.seed = (int(str(ask[name])) for name in ("t", "rounds", "seed"))
         self.begin = bool(ask.get("begin", False))
         self.part = str(ask.get("part", "test"))
+        self.rate = float(str(ask["rate"])) if job.simulated and "rate" in ask else 1.0
         self.memory = Memory(context, str(ask["key"]))
         if self.seed not in job.tasks:
             loss = losses.resolve(job.settings.loss, job.classes, job.training.y.dim() == 2)
@@ -255,8 +256,8 @@ class Node:
 
     def _agent(self, t: int) -> LocalAgent:
         train = self.job.settings.local
-        lr = train.lr_at(t, self.rounds)
-        return LocalAgent(self.task, self.job.training, train, lr, self.seed, t, self.e)
+        lr = self.rate * train.lr_at(t, self.rounds)
+        return LocalAgent(self.task, self.job.training, train, lr, self.seed, t, self.e, self.job.validation)
 
     def _state(self, view: State) -> State:
         """What it remembers; after a restart, a first state."""

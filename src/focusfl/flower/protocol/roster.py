@@ -49,6 +49,7 @@ class Roster:
     E: int
     key: str  # the run's key, in hex digits
     log: Callable[[str], None] = LOGGER.warning
+    rate: float = 1.0  # the factor of the learning rate; not 1 only in a simulation
     nodes: dict[int, int] = field(default_factory=dict)  # agent: node id
     refused: dict[int, str] = field(default_factory=dict)  # node id: why it is not an agent
     hellos: dict[int, Hello] = field(default_factory=dict)  # by node id, of nodes that fit but for their columns
@@ -156,6 +157,7 @@ class Roster:
         """A message, with the fields that all have: which run, which round."""
         ask: dict[str, Any] = {"key": self.key, "t": t, "rounds": self.settings.T, "seed": self.settings.seed}
         ask |= {"begin": begin} | ({} if part == "test" else {"part": part})
+        ask |= {} if self.rate == 1 else {"rate": self.rate}
         content = RecordDict({**(records or {}), "ask": ConfigRecord(ask)})
         return Message(content, node, kind, ttl=max(self.settings.timeout, FIRST_REPLY_TIMEOUT) + 60)
 

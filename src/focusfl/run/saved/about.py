@@ -122,6 +122,15 @@ class NewcomerAbout(BaseModel):
     pi: list[Annotated[float, Field(ge=0, le=1.001)]] | None
 
 
+class TargetAbout(BaseModel):
+    """The scale of a regression's targets."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    mean: Annotated[float, Field(allow_inf_nan=False, ge=-1e30, le=1e30)]
+    deviation: Annotated[float, Field(allow_inf_nan=False, gt=0, le=1e30)]
+
+
 class About(BaseModel):
     """What was trained, on whom, with what, and how well.
 
@@ -149,6 +158,8 @@ class About(BaseModel):
         results: The row of results.json without its seconds, so that equal runs save equal files; None if it is not
             known here.
         newcomer: How the only agent was assigned, if it did not train.
+        adapted: Whether the agents adapted the shared model to their own data.
+        target: The mean and deviation of the targets that a regression was trained on; None if they were not scaled.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -178,6 +189,8 @@ class About(BaseModel):
     fingerprint: Text
     results: dict[str, Any] | None
     newcomer: NewcomerAbout | None = None
+    adapted: bool = False
+    target: TargetAbout | None = None
 
     def algorithm(self, own: Algorithm | None = None) -> Algorithm:
         """Return the method with its options.

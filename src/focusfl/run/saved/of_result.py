@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from focusfl.algorithms import Adapted
 from focusfl.core import Algorithm, State
 from focusfl.data.own.inputs import Inputs
 from focusfl.models.describe import describe
 from focusfl.models.task import Task
 from focusfl.report.rows import Row
-from focusfl.run.saved.about import OWN_LOSS, About, InputsAbout
+from focusfl.run.saved.about import OWN_LOSS, About, InputsAbout, TargetAbout
 from focusfl.run.saved.trained import TrainedModel
 from focusfl.run.settings import Settings
 from focusfl.run.setup import Model
@@ -74,7 +75,8 @@ def assembled(
     """
     from focusfl.run.result import name_and_options
 
-    options: dict[str, Any] = name_and_options(algorithm)
+    is_adapted = isinstance(algorithm, Adapted)
+    options: dict[str, Any] = name_and_options(algorithm.inner if isinstance(algorithm, Adapted) else algorithm)
     about = About(
         method=options["algorithm"],
         title=algorithm.name,
@@ -93,6 +95,8 @@ def assembled(
         data=data,
         fingerprint=fingerprint,
         results=None if results is None else {k: v for k, v in results.items() if k != "seconds"},
+        adapted=is_adapted,
+        target=None if task.target is None else TargetAbout(**task.target._asdict()),
     )
     server = server if received else algorithm.released(server)
     parts = algorithm, task, server, states, tuple(agents), inputs, tuple(labels)

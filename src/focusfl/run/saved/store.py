@@ -19,12 +19,13 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from focusfl.algorithms import Adapted
 from focusfl.core import Algorithm, State
 from focusfl.core.tree import flatten, unflatten
 from focusfl.models import losses
 from focusfl.models.describe import OwnSpec
 from focusfl.models.losses import LossOption
-from focusfl.models.task import Task, shared_weights
+from focusfl.models.task import TargetScale, Task, shared_weights
 from focusfl.report.card import card
 from focusfl.report.rows import describe_error, read_row
 from focusfl.run import checkpoint
@@ -111,9 +112,14 @@ def load(
     try:
         with refuse_errors("its method, network and tensors do not fit together"):
             method = algorithm or _own_method(about, allow_code) or about.algorithm()
+            if about.adapted and not isinstance(method, Adapted):
+                method = Adapted(method)
             named = None if about.loss == OWN_LOSS else about.loss
             chosen = losses.resolve(named if loss is None else loss, about.classes, about.several)
-            task = Task(_network(about, tensors, network, allow_code), about.classes, chosen)
+            scale = None if about.target is None else TargetScale(about.target.mean, about.target.deviation)
+            if scale is not None and (about.classes is not None or not chosen.default):
+                raise InputError("it scales targets, but is not a regression with the squared error")
+            task = Task(_network(about, tensors, network, allow_code), about.classes, chosen, scale)
             return _assembled(about, method, task, tensors)
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error

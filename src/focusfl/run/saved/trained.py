@@ -7,9 +7,11 @@ from operator import index
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from focusfl.algorithms import Adapted
 from focusfl.core import Algorithm, Data, State
 from focusfl.core.train import Train
 from focusfl.core.tree import flatten, repeat, take, tree_map
@@ -144,8 +146,13 @@ class TrainedModel:
             data = Data(data.x, data.y.float())
         check_agents([data, data], self.classes, "training")
         data = Data(data.x.to(self._device), data.y.to(self._device))
-        labelled = LocalAgent(self.task, data, self.train, 0.0, self.seed, 0, 0)
-        return Newcomer(self, *self.algorithm.assign(self.server, labelled), form, examples=len(inputs))
+        held_out = len(data.y) // 5  # an adapted method judges by them what suits the newcomer
+        order = torch.from_numpy(np.random.default_rng(self.seed).permutation(len(data.y)))
+        validation, training = (Data(data.x[rows], data.y[rows]) for rows in (order[:held_out], order[held_out:]))
+        lr = self.train.lr_at(0, 1)
+        labelled = LocalAgent(self.task, training, self.train, lr, self.seed, 0, 0, validation)
+        agent = labelled if isinstance(self.algorithm, Adapted) else labelled.on("all")
+        return Newcomer(self, *self.algorithm.assign(self.server, agent), form, examples=len(inputs))
 
     def module(self, agent: int | str) -> Mixture:
         """Return an agent's predictor as one torch module, from raw examples to probabilities or values."""

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from focusfl.core import Algorithm, Data, Models, State
+from focusfl.core import AgentPart, Algorithm, Data, Models, State
 from focusfl.core.train import Train
 from focusfl.engines.one_agent import LocalAgent, predictor
 from focusfl.models.task import Task
@@ -36,6 +36,10 @@ class Unlabelled(LocalAgent):
         other = Unlabelled(self.task, self.data.x, self.train, self.seed, rows)
         other.known = self.known
         return other
+
+    def on(self, part: AgentPart) -> LocalAgent:
+        none = Data(self.data.x[:0], self.data.y[:0])  # nothing can be validated without labels
+        return self if part == "all" else LocalAgent(self.task, none, self.train, 0.0, self.seed, 0, 0)
 
     def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
         return self.example_losses(w).mean(-1)
