@@ -303,6 +303,10 @@ class Algorithm(ABC):
         """Return whether validation losses may decide when to stop: not while FOCUS has one model for all."""
         return True
 
+    def keep_together(self, server: State) -> State:
+        """Return a state from before the method settled, such that one model goes on for all agents."""
+        return server
+
     def finish(self, server: State) -> State | None:
         """Return the server's state for one more round, in which all agents take part, or None if there is none.
 
@@ -377,6 +381,9 @@ class Wrapper(Algorithm):
 
     def settled(self, server: State) -> bool:
         return self.inner.settled(server)
+
+    def keep_together(self, server: State) -> State:
+        return self.inner.keep_together(server)
 
     def finish(self, server: State) -> State | None:
         return self.inner.finish(server)

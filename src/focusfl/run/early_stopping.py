@@ -77,17 +77,27 @@ class EarlyStopping:
         """Say whether this round is better than the best so far; any settled round is better than all before."""
         if self.best is None:
             return True
+        if self.auto_rate:  # a split that does not lower the loss is undone
+            return loss < self.best.loss - LEAST_GAIN * abs(self.best.loss)
         now, then = self.settled(server), self.settled(self.best.server)
-        least_gain = LEAST_GAIN * abs(self.best.loss) if self.auto_rate else 0.0
-        return loss < self.best.loss - least_gain if now == then else now
+        return loss < self.best.loss if now == then else now
 
-    def slows_down(self) -> bool:
-        """Halve the rate if it is time to; return whether to go on from the best round."""
-        since = 0 if self.best is None else self.best.since
-        if not self.auto_rate or self.over or not since or since % WAIT:
-            return False
-        self.rate /= 2
-        return True
+    def returns(self, keep_together: Callable[[State], State]) -> Best | None:
+        """Return the best round if it is time to go on from there with half the rate, else None.
+
+        If that round is from before the method settled, the groups found since have not lowered the loss: the rate
+        stays, and one model goes on for all agents.
+
+        Args:
+            keep_together: See `Algorithm.keep_together`.
+        """
+        if not self.auto_rate or self.over or self.best is None or not self.best.since or self.best.since % WAIT:
+            return None
+        if self.settled(self.best.server):
+            self.rate /= 2
+        else:
+            self.best = self.best._replace(since=0, server=keep_together(self.best.server))
+        return self.best
 
     def takes_back(self) -> bool:
         """Take note that training diverged; return whether to go on, with a quarter of the rate."""

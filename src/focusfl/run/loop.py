@@ -167,8 +167,8 @@ def _rounds(
         if found.scores is not None:
             dropped |= {e: f"evaluation: {why}" for e, why in found.scores.dropped.items() if e not in dropped}
         history.write(done, found.scores, found.pi, seconds, dropped, found.validation)
-        if not ended and early.best is not None and early.slows_down():
-            server = _return_to(setup, states, early.best.server, early.best.states)
+        if not ended and (back := early.returns(setup.algorithm.keep_together)) is not None:
+            server = _return_to(setup, states, back.server, back.states)
         interrupted = stop() and not ended
         if folder is not None and (ended or interrupted or done % settings.checkpoint_every == 0):
             history.sync()  # first: a checkpoint's rounds are always in the history

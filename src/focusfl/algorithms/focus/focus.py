@@ -88,6 +88,9 @@ class Focus(FocusOptions, Algorithm):
     def settled(self, server: State) -> bool:
         return self.starting.settled(server)
 
+    def keep_together(self, server: State) -> State:
+        return self.starting.keep_together(server)
+
     def assign(self, server: State, agent: Agent) -> tuple[State, State]:
         """Return what a newcomer receives, and its labels after one E step from equal ones on its own data."""
         view = self.starting.downlink(server, torch.tensor(0))  # of any agent: a newcomer has no first label

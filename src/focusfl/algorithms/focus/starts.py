@@ -45,6 +45,10 @@ class Start(ABC):
         """Return whether the clusters have been trained as such."""
         return True
 
+    def keep_together(self, server: State) -> State:
+        """Return a state from before the clusters settled, such that one model goes on for all agents."""
+        return server
+
     def log_labels(self, server: State, state: State) -> Tensor:
         """Return the agent's log labels of the clusters in use."""
         return torch.as_tensor(state["log_pi"])
