@@ -223,7 +223,7 @@ def test_batch_norm_joins_a_last_batch_of_one_to_the_one_before():
     trained(ff.FedAvg(), fed, normed, train=train)
     setup = Setup.of(ff.FedAvg(), fed, 1, normed, train=train)
     agent = LocalAgent(setup.task, fed.train(0), train, 0.1, 0, 0, 0)
-    rows = [rows.tolist() for _, rows in agent._batches()]
+    rows = [rows.tolist() for _, rows in agent._batches(agent.train)]
     assert [len(step) for step in rows] == [3, 3, 4, 3, 3, 4]
     assert sorted(chain(*rows[:3])) == sorted(chain(*rows[3:])) == list(range(10))
 
@@ -240,7 +240,7 @@ def test_other_networks_train_on_a_last_batch_of_one(model):
     fed, train = make_ragged(sizes=(10, 7, 9, 12, 4)), ff.Train(lr=0.1, epochs=1, batch=3)
     agent = LocalAgent(Task(model(), 3), fed.train(0), train, 0.1, 0, 0, 0)
     planned = plan.batches(0, 0, np.array([0]), np.array([10]), train)
-    assert [rows.tolist() for _, rows in agent._batches()] == [planned.step(0, k).tolist() for k in range(4)]
+    assert [rows.tolist() for _, rows in agent._batches(agent.train)] == [planned.step(0, k).tolist() for k in range(4)]
 
 
 @pytest.mark.parametrize(

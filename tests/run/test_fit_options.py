@@ -256,7 +256,7 @@ def test_validation_data_of_ones_own():
         ff.Federation.from_agents(pairs[0], test=pairs[1], validation=bad)
 
 
-@pytest.mark.parametrize("options", [{"patience": 3}, {"validation": 1.0}, {"patience": 0, "validation": 0.2}])
+@pytest.mark.parametrize("options", [{"patience": 3}, {"validation": 1.0}, {"patience": -1, "validation": 0.2}])
 def test_what_makes_no_sense_is_refused(ragged, options):
     with pytest.raises(InputError, match=next(iter(options))):
         ff.fit(ff.FedAvg(), ragged, rounds=1, **options)

@@ -42,7 +42,7 @@ def test_test_data_goes_into_predict_as_it_is(result, saved):
 
 def test_raw_values_are_those_of_the_files(result, tmp_path):
     scaled = train_hospitals(tmp_path / "h").setup.fed
-    raw = ff.data.folder(tmp_path / "h", label="diagnosis")
+    raw = ff.data.folder(tmp_path / "h", label="diagnosis", scale=False).with_validation(0.2, seed=0)
     for e in range(raw.E):
         for a, b in ((raw.train(e), scaled.train(e)), (raw.test(e), scaled.test(e))):
             assert torch.allclose(a.x, b.x, rtol=2e-7, atol=0) and torch.equal(a.y, b.y)

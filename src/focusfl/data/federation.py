@@ -284,9 +284,10 @@ class Federation:
                 of a run sets a share of the training examples aside instead.
             clusters: The true cluster of each agent, if you know it.
             classes: The number of classes; by default the largest label plus one.
-            model: A function that makes a network. By default an MLP with 64 hidden units, or a linear model for
-                regression; there is none for tokens.
-            train: The default options of local training.
+            model: A function that makes a network. By default an MLP with 32 hidden units; there is none for
+                tokens.
+            train: The default options of local training. By default, if `model` is left out too and an example is a
+                vector, those of `own_recipe`: with validation data, early stopping and adaptation.
             tokens: Whether x holds whole numbers for an embedding; otherwise x becomes float32.
             seed: Decides which examples are set aside for testing.
             name: A short name for reports.
@@ -320,14 +321,18 @@ class Federation:
         if chosen_on is not None:
             found.append(check_agents(data, classes, "training", also=chosen_on, also_kind="validation"))
         number = max((found_classes for found_classes in found if found_classes is not None), default=None)
-        default = None if tokens else default_model(data[0].x[0].numel(), number)
+        recipe = Recipe(model=model, train=train or Train())
+        if model is None and not tokens:
+            recipe = replace(recipe, model=default_model(data[0].x[0].numel(), number))
+            if train is None and data[0].x.dim() == 2:
+                recipe = own_recipe(data[0].x[0].numel(), number)
         return cls(
             name=name,
             training=Rows.join(data),
             testing=Rows.join(held_out),
             classes=number,
             clusters=check_clusters(clusters, len(data)),
-            recipe=Recipe(model=model or default, train=train or Train()),
+            recipe=recipe,
             validation=None if chosen_on is None else Rows.join(chosen_on),
         )
 

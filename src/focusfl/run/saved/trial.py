@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from focusfl.algorithms import ALGORITHMS
+from focusfl.algorithms import ALGORITHMS, Adapted
 from focusfl.core import Agent, Models
 from focusfl.core.tree import flatten, take
 from focusfl.engines.one_agent import predictor
@@ -38,7 +38,8 @@ def _check_counts(model: TrainedModel) -> None:
     """Refuse a number of models that no tensor has: methods allocate by it."""
     shapes = [v.shape for v in flatten({"server": model.server, "agents": model.states}).values()]
     for name in ("M", "most"):
-        count: Any = getattr(model.algorithm, name, None)
+        algorithm = model.algorithm.inner if isinstance(model.algorithm, Adapted) else model.algorithm
+        count: Any = getattr(algorithm, name, None)
         if isinstance(count, int) and not model.received and not any(count in shape for shape in shapes):
             raise InputError(f"its method has {name} = {count}, but no tensor has that length")
 
