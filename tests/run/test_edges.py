@@ -240,7 +240,9 @@ def test_other_networks_train_on_a_last_batch_of_one(model):
     fed, train = make_ragged(sizes=(10, 7, 9, 12, 4)), ff.Train(lr=0.1, epochs=1, batch=3)
     agent = LocalAgent(Task(model(), 3), fed.train(0), train, 0.1, 0, 0, 0)
     planned = plan.batches(0, 0, np.array([0]), np.array([10]), train)
-    assert [rows.tolist() for _, rows in agent._batches(agent.train)] == [planned.step(0, k).tolist() for k in range(4)]
+    assert [rows.tolist() for _, rows in agent._batches(agent.train)] == [
+        planned.step(0, k).tolist() for k in range(4)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ class Adapted(Wrapper):
         return {"losses": torch.where(held_out.n > 0, losses, 0), "n": held_out.n}
 
     def _shared(self, server: State, state: State) -> tuple[Models, Models, Tensor]:
-        """Return the model with the largest share in the agent's prediction, [1, ...], all of them, and the shares."""
+        """Return the model with the largest share in an agent's prediction, [1, ...], all of them, and shares."""
         members, shares = predicting_models(self.inner, server, state)
         best = shares.argmax()
         return {k: row(v, best).unsqueeze(0) for k, v in members.items()}, members, shares

@@ -233,7 +233,7 @@ class Federation:
         training, testing = merged(self.training), merged(self.testing)
         return replace(self, training=training, testing=testing, clusters=None, bayes=None, validation=None)
 
-    def with_validation(self, share: float, seed: int) -> Federation:
+    def with_validation(self, share: float | None, seed: int) -> Federation:
         """Return the federation with a share of each agent's training examples set aside for validation.
 
         Args:
@@ -241,7 +241,7 @@ class Federation:
             seed: Decides which examples are set aside.
 
         Returns:
-            The same federation if it has validation data already, or share is 0.
+            The same federation if it has validation data already, or share is 0 or None.
 
         Raises:
             InputError: No agent has two examples.

@@ -202,7 +202,7 @@ def _return_to(setup: Runnable, states: State, server: State, earlier: State) ->
 
 
 def _finish(setup: Runnable, server: State, states: State) -> tuple[State, bool]:
-    """Run the rounds that the method adds after the last one; return the server's state, and whether there were any.
+    """Run the rounds that a method adds after the last one; return the server's state, and if there were any.
 
     They are not in the history, and a run that is interrupted in one of them repeats them all.
     """

@@ -105,7 +105,8 @@ class Sweep:
                 raise InputError(f"--set {key}: {owner} is not one of the algorithms")
             if owner in ("seeds", "algorithms", "validation"):
                 raise InputError(f"--set {key}: give it one value; it is the same for the whole sweep")
-        if not base.settings.validation > 0:
+        share = base.settings.validation
+        if not (base.federation(base.seeds[0]).recipe.validation if share is None else share):
             raise InputError("validation = 0: the sweep chooses on validation data; set a share such as 0.2")
         runs = [
             SweptRun(experiment.model_copy(update={"algorithms": [method], "seeds": [seed]}), point)

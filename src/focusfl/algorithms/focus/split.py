@@ -86,7 +86,10 @@ class Split(Start):
             return server
         nobody = server["split"]["senders"][:0]
         together = self._split_into(server, nobody, nobody, 1)
-        return {**together, "split": {**together["split"], "t": server["split"]["t"] + 1}}  # settled: nothing is new
+        return {
+            **together,
+            "split": {**together["split"], "t": server["split"]["t"] + 1},
+        }  # settled: nothing is new
 
     def log_labels(self, server: State, state: State) -> Tensor:
         """Return the agent's log labels of the clusters in use. Right after the split, the server sets them."""

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from focusfl.core import Data
-from focusfl.core.train import Train
 from focusfl.data.federation import Federation, Rows, own_recipe
 from focusfl.data.overview import overview
 from focusfl.data.own.inputs import Inputs, Kind

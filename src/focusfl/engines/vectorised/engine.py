@@ -49,9 +49,8 @@ class Vectorised(Engine):
             chunk = Chunk(self.fed.training, agents, self.train, self.seed, t)
 
             def one(state: State, e: Tensor, slot: Tensor, n: Tensor, chunk: Chunk = chunk) -> tuple[State, Upload]:
-                agent = VmapAgent(
-                    self.task, chunk, lr, self.train, slot, n, tuple(self.task.parameters), self._rows
-                )
+                names, log_loss = tuple(self.task.parameters), self.task.log_loss
+                agent = VmapAgent(self.task, chunk, lr, self.train, slot, n, names, log_loss, self._rows)
                 return algorithm.local(algorithm.downlink(server, e), state, agent)
 
             index = torch.from_numpy(agents)
@@ -113,11 +112,8 @@ class VmapAgent:
     slot: Tensor
     n: Tensor
     trainable: tuple[str, ...]
+    log_loss: bool
     rows: Callable[[AgentPart], Rows]
-
-    @property
-    def log_loss(self) -> bool:
-        return self.task.log_loss
 
     def on(self, part: AgentPart) -> VmapAgent:
         chunk = self.chunk.on(self.rows(part))

@@ -12,7 +12,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from focusfl.core import Agent, Models, SgdOptions, State, Upload, Wrapper, row
+from focusfl.core import Agent, AgentPart, Models, SgdOptions, State, Upload, Wrapper, row
 from focusfl.core.tree import tree_map
 
 
@@ -42,7 +42,10 @@ class Attacker:
 
     def __init__(self, agent: Agent, factor: Tensor) -> None:
         self.agent, self.factor = agent, factor
-        self.n, self.lr, self.trainable = agent.n, agent.lr, agent.trainable
+        self.n, self.lr, self.trainable, self.log_loss = agent.n, agent.lr, agent.trainable, agent.log_loss
+
+    def on(self, part: AgentPart) -> Attacker:
+        return Attacker(self.agent.on(part), self.factor)
 
     def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
         return self.agent.losses(w, estimate)

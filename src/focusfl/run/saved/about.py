@@ -159,7 +159,7 @@ class About(BaseModel):
             known here.
         newcomer: How the only agent was assigned, if it did not train.
         adapted: Whether the agents adapted the shared model to their own data.
-        target: The mean and deviation of the targets that a regression was trained on; None if they were not scaled.
+        target: The mean and deviation by which a regression's targets were scaled; None if they were not.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

@@ -132,9 +132,9 @@ class TrainedModel:
         inputs = x.to(self._device, copy=True)  # aligned, as in `_predict`
         form = replace(self.inputs, shape=tuple(inputs.shape[1:]))  # a server does not know the shape
         if y is None:
-            agent = Unlabelled(self.task, inputs, self.train, self.seed)
-            view, state = self.algorithm.assign(self.server, agent)
-            sure = how_sure(self.algorithm, self.server, agent, view, state)
+            unlabelled = Unlabelled(self.task, inputs, self.train, self.seed)
+            view, state = self.algorithm.assign(self.server, unlabelled)
+            sure = how_sure(self.algorithm, self.server, unlabelled, view, state)
             return Newcomer(self, view, state, form, sure, len(inputs), labelled=False)
         if self.about.loss == OWN_LOSS and self.task.loss.default:
             python = "pass it to ff.load as loss= in Python"
