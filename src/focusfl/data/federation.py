@@ -85,6 +85,10 @@ class Recipe:
     adapt: bool = False
     scale_target: bool = False
 
+    def without_aids(self) -> Recipe:
+        """Return the recipe for a user who gives the options of training: nothing is added to them."""
+        return Recipe(self.model, self.train, self.rounds)
+
 
 def own_recipe(features: int, classes: int | None, hidden: int | None = None) -> Recipe:
     """Return the recipe of a user's own data: vectors of numbers about which nothing else is known.

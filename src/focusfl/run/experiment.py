@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,7 +36,7 @@ from focusfl.util.errors import CannotRun, InputError, nearest
 Seed = Annotated[int, Field(ge=0)]
 Table = dict[str, Any]
 SETTINGS = [
-    f.name for f in dataclasses.fields(Settings) if f.init and f.name not in ("seed", "train")
+    f.name for f in fields(Settings) if f.init and f.name not in ("seed", "train")
 ]  # keys in TOML
 OMITTED_DEFAULTS = (
     "joins",
@@ -198,7 +198,7 @@ class Experiment(BaseModel):
         options = _typed("train", Train, self.train)
         if "steps" in options:  # they replace the epochs of the recipe
             options = {"epochs": None, **options}
-        return dataclasses.replace(base or Train(), **options)
+        return replace(base or Train(), **options)
 
     def federation(self, seed: int) -> Federation:
         """Make the data and apply the shifts.
@@ -236,8 +236,9 @@ class Experiment(BaseModel):
         """
         fed = self.federation(seed)
         clusters = None if fed.clusters is None else len(fed.clusters.unique())
-        settings = self.settings.updated(fed.recipe, seed=seed, train=self.train_options(fed.recipe.train))
-        fed = fed.with_validation(settings.validation, seed)  # once for all methods
+        fed = replace(fed, recipe=replace(fed.recipe, train=self.train_options(fed.recipe.train)))
+        settings = self.settings.updated(seed=seed)
+        fed = fed.with_validation(settings.updated(fed.recipe).validation, seed)  # once for all methods
         setups: dict[str, Setup | CannotRun] = {}
         for method in self.methods:
             algorithm = self.algorithm(method, clusters)

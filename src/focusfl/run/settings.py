@@ -38,7 +38,9 @@ class Settings:
 
     Args:
         rounds: Number of rounds T (default: the data set's recipe).
-        train: Options of local training (default: the data set's recipe).
+        train: Options of local training (default: the data set's recipe). If they are given, the recipe of your own
+            data adds nothing to them: no validation data, early stopping, adaptation or scaled targets, unless you
+            ask for them. On the command line, `--set train.lr=...` changes one option and keeps the recipe.
         seed: The seed of the first weights, the cohorts and the batches.
         engine: "auto", "serial", "vectorised" or "flower" (a simulation).
         fraction: Share of the agents that participate in each round.

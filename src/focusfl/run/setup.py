@@ -88,7 +88,10 @@ class Setup:
         if not isinstance(model, nn.Module) and not callable(model):
             raise InputError(f"model = {model!r}: expected a torch.nn.Module, a function that makes one, or a name")
         changes = options if rounds is None else {**options, "rounds": rounds}
-        chosen = (settings or Settings()).updated(fed.recipe, **changes)
+        given = (settings or Settings()).updated(**changes)
+        if given.train is not None:
+            fed = replace(fed, recipe=fed.recipe.without_aids())
+        chosen = given.updated(fed.recipe)
         if not losses.resolve(chosen.loss, fed.classes, fed.multi_label).default:
             fed = replace(fed, bayes=None)  # known for the default loss only
         fed = fed.with_validation(chosen.validation, chosen.seed)
