@@ -19,6 +19,7 @@ from focusfl.cli import app as cli
 
 SECONDS = 30.0  # a case that takes longer hangs
 EXIT_CODES = (0, 1, 2, 130)
+PROGRESS = re.compile(r"\S.* seed \d+: round \d+ of \d+, loss ")  # where no bar can be shown, every ten seconds
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 FAULTS = ("traceback", "hang", "exit code", "many lines", "raw escape", "half written", "silent change")
 
@@ -104,6 +105,7 @@ def _visible_faults(ended: Ended) -> Iterator[Fault]:
     if ended.code not in EXIT_CODES:
         yield Fault("exit code", repr(ended.code))
     lines = [line for line in ended.err.split("\n")[:-1] if not line.startswith(("note: ", "  "))]
+    lines = [line for line in lines if not PROGRESS.match(line)]
     if len(lines) != (ended.code != 0):
         yield Fault("many lines", f"exit code {ended.code}, {len(lines)} lines: {ended.err[:200]!r}")
     if raw := CONTROL.search(ended.out + ended.err):

@@ -104,7 +104,7 @@ def check_all(results, root, fed, formats):
             if name != "local":
                 assert torch.equal(found["assign"], result.assign(x, y).predict(x)), name
             for format in formats:
-                tolerance = 1e-5 if format == "onnx" else 0
+                tolerance = 1e-5 if format == "onnx" else 2e-7  # a module sums its members in one step
                 assert (found[format] - result.predict(0, x)).abs().max() <= tolerance, (name, format)
     finally:
         torch.set_num_threads(threads)
@@ -338,7 +338,7 @@ def test_a_state_dict_loads_into_a_plain_network(hospitals):
     plain.load_state_dict({name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)})
     x = torch.tensor([[71.0, 150.0]])
     alone = plain((x - state["mean"]) / state["deviation"]).softmax(-1)
-    assert torch.allclose(alone, model.predict("elm", x), atol=1e-3) and float(state["weights"][k]) > 0.99
+    assert torch.allclose(alone, model.module("elm").members[kept](model.inputs.scaled(x)).softmax(-1), atol=1e-6)
 
 
 # --- networks and methods of the user's own

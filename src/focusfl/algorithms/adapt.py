@@ -137,7 +137,8 @@ class Adapted(Wrapper):
 
     def _shared(self, server: State, state: State) -> tuple[Models, Models, Tensor]:
         """Return the model with the largest share in an agent's prediction, [1, ...], all of them, and shares."""
-        members, shares = predicting_models(self.inner, server, state)
+        stacks, shares = predicting_models(self.inner, server, state)
+        members = {k: torch.cat([w[k] for w in stacks]) for k in stacks[0]}
         best = shares.argmax()
         return {k: row(v, best).unsqueeze(0) for k, v in members.items()}, members, shares
 

@@ -132,8 +132,8 @@ def clustered_start(networks: Networks, M: int, init: str) -> Models:
     return networks.independent(M) if init == "independent" else networks.copies(M, noise=0.01)
 
 
-def predicting_models(algorithm: Algorithm, view: State, state: State) -> tuple[Models, Tensor]:
-    """Return the models that a method predicts with for one agent, as one stack, and their shares, [K].
+def predicting_models(algorithm: Algorithm, view: State, state: State) -> tuple[list[Models], Tensor]:
+    """Return the models that a method predicts with for one agent, as stacks, and the shares of all of them, [K].
 
     The method's own `predict` is asked, with an h whose predictions name the model they come from: the prediction
     of model k is the unit vector e_k, so that a mixture of them is the vector of its shares.
@@ -157,4 +157,4 @@ def predicting_models(algorithm: Algorithm, view: State, state: State) -> tuple[
     K = sum(len(next(iter(w.values()))) for w in found)
     found.clear()
     shares = algorithm.predict(view, state, lambda w, only=None: asked(w, only, K))[0]
-    return {k: torch.cat([w[k] for w in found]) for k in found[0]}, shares
+    return found, shares

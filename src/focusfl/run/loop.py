@@ -194,11 +194,11 @@ def _rounds(
 
 
 def _return_to(setup: Runnable, states: State, server: State, earlier: State) -> State:
-    """Put the agents' earlier states back, in place, and return the server's."""
+    """Put the agents' earlier states back, in place, and return a copy of the server's."""
     everyone = np.arange(setup.E)
     put(states, torch.from_numpy(everyone), earlier)
     setup.engine.agents_joined(everyone)  # where states live elsewhere, send them
-    return server
+    return tree_map(torch.clone, server)
 
 
 def _finish(setup: Runnable, server: State, states: State) -> tuple[State, bool]:

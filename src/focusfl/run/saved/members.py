@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from focusfl.core import Algorithm, Models, State
+from focusfl.core import Algorithm, State, predicting_models
 from focusfl.core.tree import take
 from focusfl.data.own.inputs import Inputs
 from focusfl.engines.one_agent import predictor
@@ -31,9 +31,6 @@ class Members(NamedTuple):
 def members(algorithm: Algorithm, view: State, state: State) -> Members:
     """Return the networks and the shares with which a method predicts for one agent.
 
-    The method's own `predict` is asked, with an h whose predictions name the network they come from: the prediction
-    of network k is the unit vector e_k, so that a mixture of them is the vector of its shares.
-
     Args:
         algorithm: The method.
         view: What the agent received of the server's state.
@@ -42,21 +39,10 @@ def members(algorithm: Algorithm, view: State, state: State) -> Members:
     Raises:
         InputError: The method does not predict with a mixture of networks.
     """
-    found: list[Weights] = []
-
-    def asked(w: Models, only: Tensor | None = None, K: int = 0) -> Tensor:
-        M, first = len(next(iter(w.values()))), len(found)
-        found.extend(take(w, m) for m in range(M))
-        units = torch.zeros(M, 1, max(K, 1))
-        for m in range(M if K else 0):
-            units[m, 0, first + m] = 1.0 if only is None else float(only[m])
-        return units
-
     with torch.no_grad():
-        algorithm.predict(view, state, asked)
-        K = len(found)
-        found.clear()
-        shares = algorithm.predict(view, state, lambda w, only=None: asked(w, only, K))[0]
+        stacks, shares = predicting_models(algorithm, view, state)
+    found: list[Weights] = [take(w, m) for w in stacks for m in range(len(next(iter(w.values()))))]
+    K = len(found)
     if shares.shape != (K,) or not torch.isfinite(shares).all() or abs(float(shares.sum()) - 1) > 1e-4:
         raise InputError(f"{algorithm.name} does not predict with a mixture of networks: it cannot be exported")
     return Members([w if share else None for w, share in zip(found, shares.tolist(), strict=True)], shares)
