@@ -197,7 +197,7 @@ def test_words_become_numbers_and_floats_mean_regression(tmp_path, suffix):
     assert fed.labels == ("ant", "cow", "pig") and sorted(y for _, y in everything(fed, 1)) == [0, 2, 2]
     fed = folder(tmp_path / "f")
     assert fed.classes is None and sorted(y for _, y in everything(fed, 0)) == [-4, 1, 3]
-    assert ff.fit(ff.FedAvg(), fed, rounds=1).setup.model().state_dict()["3.bias"].shape == (1,)
+    assert ff.fit(ff.FedAvg(), fed, rounds=1).setup.model().state_dict()["layers.3.bias"].shape == (1,)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])

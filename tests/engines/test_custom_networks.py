@@ -89,8 +89,9 @@ def test_vectorised_refuses_backward_hooks(ragged):
         Setup.of(ff.FedAvg(), ragged, 1, backward_hooked, train=TRAIN, engine="vectorised")
 
 
-def test_the_default_network_is_stateless_and_has_a_kernel():
-    task = Task(ff.models.mlp(6, 8, 3), 3)
+@pytest.mark.parametrize("network", [ff.models.mlp, ff.models.SkipMlp])
+def test_the_default_networks_are_stateless_and_have_a_kernel(network):
+    task = Task(network(6, 8, 3), 3)
     assert task.stateless and Mlp.of(task, flat=True) is not None
 
 

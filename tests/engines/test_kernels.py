@@ -26,11 +26,12 @@ widths = st.lists(st.integers(1, 7), min_size=2, max_size=4)
 
 
 @settings(deadline=None)
-@given(widths, st.integers(1, 4), st.integers(1, 6), st.booleans(), st.integers(0, 2**30))
-def test_the_kernel_equals_autograd(sizes, P, B, regression, seed):
+@given(widths, st.integers(1, 4), st.integers(1, 6), st.booleans(), st.booleans(), st.integers(0, 2**30))
+def test_the_kernel_equals_autograd(sizes, P, B, regression, skip, seed):
     rng = torch.Generator().manual_seed(seed)
     sizes = [*sizes[:-1], 1] if regression else sizes
-    task = Task(ff.models.mlp(*sizes).double(), None if regression else sizes[-1])
+    network = ff.models.SkipMlp if skip else ff.models.mlp
+    task = Task(network(*sizes).double(), None if regression else sizes[-1])
     w = {k: torch.randn(P, *v.shape, generator=rng, dtype=torch.double) for k, v in task.weights().items()}
     x = torch.randn(P, B, sizes[0], generator=rng, dtype=torch.double)
     y = torch.randint(0, sizes[-1], (P, B), generator=rng)

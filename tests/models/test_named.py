@@ -16,6 +16,7 @@ from focusfl.util.errors import InputError
     ("text", "shape", "by_hand"),
     [
         ("mlp:5,4", [2, 3], lambda: ff.models.mlp(6, 5, 4, 3)),
+        ("skip-mlp:5,4", [2, 3], lambda: ff.models.SkipMlp(6, 5, 4, 3)),
         ("linear", [6], lambda: ff.models.linear(6, 3, bias=True)),
         ("resnet18:4", [1, 8, 8], lambda: ff.models.resnet18(3, 4, 1)),
         ("resnet18", [3, 8, 8], lambda: ff.models.resnet18(3)),

@@ -333,7 +333,7 @@ def test_a_state_dict_loads_into_a_plain_network(hospitals):
     state = model.state_dict("elm")
     k = int(state["weights"].argmax())
     kept = [m for m, share in enumerate(state["weights"].tolist()) if share].index(k)
-    plain = ff.models.mlp(2, 32, 2)
+    plain = ff.models.SkipMlp(2, 32, 2)
     prefix = f"members.{kept}."
     plain.load_state_dict({name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)})
     x = torch.tensor([[71.0, 150.0]])

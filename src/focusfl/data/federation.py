@@ -17,7 +17,7 @@ from focusfl.core import Data
 from focusfl.core.train import Train
 from focusfl.data.check import as_data, check_agents, check_clusters
 from focusfl.data.overview import overview
-from focusfl.models import mlp
+from focusfl.models import SkipMlp, mlp
 from focusfl.util.errors import InputError, nearest, require
 
 VALIDATION = 1  # the purpose of a split that is not for testing: its draws are others
@@ -109,10 +109,10 @@ def default_model(features: int, classes: int | None, hidden: int | None = None)
     Args:
         features: The numbers in one example.
         classes: The number of classes; None for regression.
-        hidden: Hidden units of an MLP; 0 is a linear model. By default 32.
+        hidden: Hidden units of an MLP beside a linear model; 0 is the linear model alone. By default 32.
     """
     width = 32 if hidden is None else hidden
-    return partial(mlp, *(units for units in (features, width, classes or 1) if units))
+    return partial(SkipMlp, features, width, classes or 1) if width else partial(mlp, features, classes or 1)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
 from focusfl.models.embeddings import empty_encoder, encoder_config
-from focusfl.models.mlp import linear, mlp
+from focusfl.models.mlp import SkipMlp, linear, mlp
 from focusfl.models.named import own_network
 from focusfl.models.resnet import Block, resnet18
 from focusfl.models.task import shared_weights
@@ -51,6 +51,19 @@ class MlpSpec(_Spec):
 
     def __str__(self) -> str:
         return f"a multi-layer perceptron with layers of {', '.join(map(str, self.sizes))} units"
+
+
+class SkipMlpSpec(_Spec):
+    """`SkipMlp(*sizes)`."""
+
+    kind: Literal["skip-mlp"] = "skip-mlp"
+    sizes: list[Size] = Field(min_length=3, max_length=MAX_LAYERS)
+
+    def build(self) -> nn.Module:
+        return SkipMlp(*self.sizes)
+
+    def __str__(self) -> str:
+        return f"{MlpSpec(sizes=self.sizes)}, beside a linear model"
 
 
 class LinearSpec(_Spec):
@@ -155,12 +168,12 @@ class OwnSpec(_Spec):
         return f"a network of its owner ({self.function or 'not named'})"
 
 
-NetworkSpec = MlpSpec | LinearSpec | ResNet18Spec | TextSpec | OwnSpec
+NetworkSpec = MlpSpec | SkipMlpSpec | LinearSpec | ResNet18Spec | TextSpec | OwnSpec
 
 
 def describe(
     network: nn.Module, made_by: object = None
-) -> MlpSpec | LinearSpec | ResNet18Spec | TextSpec | OwnSpec:
+) -> MlpSpec | SkipMlpSpec | LinearSpec | ResNet18Spec | TextSpec | OwnSpec:
     """Describe a network.
 
     Args:
@@ -177,7 +190,7 @@ def describe(
         >>> describe(nn.Tanh()).kind
         'own'
     """
-    for recognise in (_as_mlp, _as_resnet18, _as_text):
+    for recognise in (_as_mlp, _as_skip_mlp, _as_resnet18, _as_text):
         spec = recognise(network)
         if spec is not None and _same(network, spec):
             return spec
@@ -195,6 +208,11 @@ def _as_mlp(network: nn.Module) -> MlpSpec | LinearSpec | None:
     if len(linears) >= MAX_LAYERS:
         return None
     return MlpSpec(sizes=[linears[0].in_features, *(layer.out_features for layer in linears)])
+
+
+def _as_skip_mlp(network: nn.Module) -> SkipMlpSpec | None:
+    spec = _as_mlp(network.layers) if type(network) is SkipMlp else None
+    return SkipMlpSpec(sizes=spec.sizes) if isinstance(spec, MlpSpec) else None
 
 
 def _as_resnet18(network: nn.Module) -> ResNet18Spec | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from torch import nn
+from torch import Tensor, nn
 
 
 def linear(inputs: int, outputs: int = 1, bias: bool = False) -> nn.Module:
@@ -47,3 +47,27 @@ def mlp(*sizes: int) -> nn.Module:
     for i, (a, b) in enumerate(itertools.pairwise(sizes)):
         layers += [nn.ReLU()] * (i > 0) + [nn.Linear(a, b)]
     return nn.Sequential(*layers)
+
+
+class SkipMlp(nn.Module):
+    """A multi-layer perceptron plus a linear model of the same inputs, trained as one.
+
+    On tables a linear model is often nearly right; the layers learn what it misses.
+
+    Args:
+        *sizes: The number of inputs, of units in each hidden layer, and of outputs.
+
+    Example:
+        >>> [tuple(p.shape) for p in SkipMlp(5, 32, 2).parameters()]
+        [(2, 5), (32, 5), (32,), (2, 32), (2,)]
+    """
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.skip = nn.Linear(sizes[0], sizes[-1], bias=False)
+        self.layers = mlp(*sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [n, outputs] for x [n, ...]; inputs are flattened."""
+        out: Tensor = self.skip(x.flatten(1)) + self.layers(x)
+        return out

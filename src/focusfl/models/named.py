@@ -9,19 +9,25 @@ from typing import Any
 
 from torch import nn
 
-from focusfl.models.mlp import linear, mlp
+from focusfl.models.mlp import SkipMlp, linear, mlp
 from focusfl.models.resnet import resnet18
 from focusfl.util import plugins
 from focusfl.util.errors import InputError, nearest
 
-NAMES = {"mlp": "mlp:64,32", "linear": "linear", "resnet18": "resnet18:16"}  # with an example of each
+NAMES = {
+    "mlp": "mlp:64,32",
+    "skip-mlp": "skip-mlp:32",
+    "linear": "linear",
+    "resnet18": "resnet18:16",
+}  # with an example of each
 
 
 def named_network(text: str, shape: Sequence[int], outputs: int) -> Callable[[], nn.Module]:
     """Return the function that makes a network; inputs and outputs come from the data.
 
     Args:
-        text: "mlp:64,32" (units of the hidden layers), "linear" (with a constant), "resnet18:16" (width; without a
+        text: "mlp:64,32" (units of the hidden layers), "skip-mlp:32" (with a linear model beside them), "linear"
+            (with a constant), "resnet18:16" (width; without a
             colon 64), or "my_module:make_network", a function that is called without arguments.
         shape: The shape of one example.
         outputs: The number of classes; 1 for regression.
@@ -34,7 +40,7 @@ def named_network(text: str, shape: Sequence[int], outputs: int) -> Callable[[],
         (64, 64, 32, 10)
         >>> named_network("mpl:64", [8, 8], 10)
         Traceback (most recent call last):
-        focusfl.util.errors.InputError: model = 'mpl:64': did you mean 'mlp'? Known: linear, mlp, resnet18
+        focusfl.util.errors.InputError: model = 'mpl:64': did you mean 'mlp'? Known: linear, mlp, resnet18, skip-mlp
     """
     name, colon, rest = text.partition(":")
     if name not in NAMES and plugins.is_reference(text):
@@ -42,13 +48,18 @@ def named_network(text: str, shape: Sequence[int], outputs: int) -> Callable[[],
     if name not in NAMES:
         raise InputError(f"model = {text!r}: {nearest(name, NAMES)}")
     sizes = _sizes(rest) if colon else []
-    allowed = {"mlp": len(sizes) > 0, "linear": not colon, "resnet18": len(sizes) == bool(colon)}
+    allowed = {
+        "mlp": len(sizes) > 0,
+        "skip-mlp": len(sizes) > 0,
+        "linear": not colon,
+        "resnet18": len(sizes) == bool(colon),
+    }
     if not allowed[name] or min(sizes, default=1) < 1:
         what = "its sizes as whole numbers, 1 or more, " if name != "linear" else ""
         raise InputError(f"model = {text!r}: expected {what}as in {NAMES[name]}")
     inputs = math.prod(shape)
-    if name == "mlp":
-        return partial(mlp, inputs, *sizes, outputs)
+    if name in ("mlp", "skip-mlp"):
+        return partial(mlp if name == "mlp" else SkipMlp, inputs, *sizes, outputs)
     if name == "linear":
         return partial(linear, inputs, outputs, bias=True)
     if len(shape) != 3:

@@ -13,6 +13,7 @@ from torch.func import functional_call
 from focusfl.core import Models, one_hot
 from focusfl.models import losses
 from focusfl.models.losses import Loss
+from focusfl.models.mlp import SkipMlp
 from focusfl.util.errors import InputError, refuse_errors
 
 Weights = dict[str, Tensor]  # ONE model: the M axis taken off
@@ -89,7 +90,7 @@ class Task:
         norms = {name for name, m in network.named_modules() if type(m).__module__ in NORM_LAYER_MODULES}
         self.custom_statistics = [k for k in buffers if k in shared and k.rpartition(".")[0] not in norms]
         self.local_buffers = [k for k in buffers if k not in shared]
-        layers = [m for m in network.modules() if type(m) is not nn.Sequential]
+        layers = [m for m in network.modules() if type(m) not in (nn.Sequential, SkipMlp)]
         convolutions = [m for m in layers if isinstance(m, nn.Conv2d)]
         wide = all(m.out_channels >= 8 and m.groups == 1 for m in convolutions)
         self.prefers_channels_last = bool(convolutions) and wide

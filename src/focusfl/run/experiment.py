@@ -35,9 +35,7 @@ from focusfl.util.errors import CannotRun, InputError, nearest
 
 Seed = Annotated[int, Field(ge=0)]
 Table = dict[str, Any]
-SETTINGS = [
-    f.name for f in fields(Settings) if f.init and f.name not in ("seed", "train")
-]  # keys in TOML
+SETTINGS = [f.name for f in fields(Settings) if f.init and f.name not in ("seed", "train")]  # keys in TOML
 OMITTED_DEFAULTS = (
     "joins",
     "leaves",

@@ -172,7 +172,7 @@ def folder(
         test: The share of an agent's examples to set aside, if the agent has no test data.
         label: The name of the label column in csv and parquet.
         text: The name of the text column in csv and parquet.
-        hidden: Hidden units of the recipe's MLP; 0 is a linear model. By default 32.
+        hidden: Hidden units of the recipe's MLP (32 by default) beside a linear model; 0 is a linear model alone.
         scale: Whether to scale each feature to mean 0 and deviation 1 over all agents' training data.
         encode: A function from texts to [n, d]; by default frozen sentence embeddings.
         max_mb: A compressed file that would unpack to more megabytes is refused.

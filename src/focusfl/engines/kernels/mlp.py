@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from focusfl.models.mlp import SkipMlp
 from focusfl.models.task import Task, Weights
 
 Layer = tuple[str, str | None]  # the names of a layer's weight and bias
@@ -18,15 +19,17 @@ Layer = tuple[str, str | None]  # the names of a layer's weight and bias
 
 @dataclass(frozen=True)
 class Mlp:
-    """The kernel of networks of the form Linear, ReLU, Linear, ...
+    """The kernel of networks of the form Linear, ReLU, Linear, ..., also beside a linear model (`SkipMlp`).
 
     Args:
         layers: The names of each layer's weight and bias.
         classes: The number of classes, with cross-entropy as loss. None means squared error.
+        skip: The name of the linear model's weight, if there is one.
     """
 
     layers: list[Layer]
     classes: int | None
+    skip: str | None = None
 
     @staticmethod
     def of(task: Task, flat: bool) -> Mlp | None:
@@ -36,14 +39,16 @@ class Mlp:
             task: The network and its loss.
             flat: Whether an example is a vector already.
         """
-        network = task.network
+        whole = task.network
+        network = whole.layers if isinstance(whole, SkipMlp) else whole
+        prefix, skip = ("layers.", "skip.weight") if isinstance(whole, SkipMlp) else ("", None)
         if (
             task.bf16
             or not task.loss.default
             or task.loss.labels == "multi-label"
             or task.has_forward_hooks
             or type(network) is not nn.Sequential
-            or not all(p.requires_grad for p in network.parameters())
+            or not all(p.requires_grad for p in whole.parameters())
         ):
             return None
         named = list(network.named_children())
@@ -56,10 +61,12 @@ class Mlp:
             return None
         if not kinds or kinds[-1] is not nn.Linear:
             return None
-        layers: list[Layer] = [(f"{k}.weight", None if v.bias is None else f"{k}.bias") for k, v in named[::2]]
+        layers: list[Layer] = [
+            (f"{prefix}{k}.weight", None if v.bias is None else f"{prefix}{k}.bias") for k, v in named[::2]
+        ]
         if any(k is not None and k not in task.parameters for layer in layers for k in layer):  # shared weights
             return None
-        return Mlp(layers, task.classes)
+        return Mlp(layers, task.classes, skip)
 
     @torch.no_grad()
     def gradient(self, w: Weights, x: Tensor, y: Tensor, share: Tensor, freeze: Collection[str] = ()) -> Weights:
@@ -78,12 +85,16 @@ class Mlp:
             out = torch.bmm(inputs[-1], wT) if bias is None else torch.baddbmm(w[bias].unsqueeze(1), inputs[-1], wT)
             if weight != self.layers[-1][0]:
                 inputs.append(out.clamp_min_(0))
+        if self.skip is not None:
+            out = torch.baddbmm(out, inputs[0], w[self.skip].mT)
         share, y = share.unsqueeze(-1), y.unsqueeze(-1)
         if self.classes is None:  # d: the derivative of sum(share * loss) by the outputs, [P, B, C]
             d = (out - y).mul_(2 * share)
         else:
             d = out.softmax(-1).mul_(share).scatter_add_(-1, y, -share)
         grad: Weights = {}
+        if self.skip is not None and self.skip not in freeze:
+            grad[self.skip] = torch.bmm(d.mT, inputs[0])
         for i, (weight, bias) in reversed(list(enumerate(self.layers))):
             if weight not in freeze:
                 grad[weight] = torch.bmm(d.mT, inputs[i])

@@ -16,7 +16,7 @@ from focusfl.core import Algorithm
 from focusfl.core.train import Train
 from focusfl.data.own.inputs import Inputs, Kind
 from focusfl.data.own.schema import MAX_VALUES, Column, ColumnKind, MissingOption, Schema
-from focusfl.models.describe import LinearSpec, MlpSpec, OwnSpec, ResNet18Spec, TextSpec
+from focusfl.models.describe import LinearSpec, MlpSpec, OwnSpec, ResNet18Spec, SkipMlpSpec, TextSpec
 from focusfl.util.errors import InputError
 
 FORMAT: Final = "focusfl-model"
@@ -172,7 +172,7 @@ class About(BaseModel):
     title: Text
     params: dict[str, Any]
     network: Annotated[
-        MlpSpec | LinearSpec | ResNet18Spec | TextSpec | OwnSpec,
+        MlpSpec | SkipMlpSpec | LinearSpec | ResNet18Spec | TextSpec | OwnSpec,
         Field(discriminator="kind"),
     ]
     classes: Annotated[int, Field(ge=1, le=1_000_000)] | None
