@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import focusfl as ff
+from focusfl.core import Algorithm
 from focusfl.util.errors import InputError
 
 if not os.environ.get("CI"):
@@ -115,7 +116,7 @@ def test_what_a_metric_raises_stays_at_the_node() -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "patience"), [(ff.FedAvg(), 3), (ff.Focus(adapt=True), None)])
-def test_what_decides_on_validation_data_needs_some(algorithm: ff.Algorithm, patience: int | None) -> None:
+def test_what_decides_on_validation_data_needs_some(algorithm: Algorithm, patience: int | None) -> None:
     with pytest.raises(InputError, match="validation"):
         Deployment.of(algorithm, model, 4, 3, rounds=2, patience=patience)
 

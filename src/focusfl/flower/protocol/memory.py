@@ -3,8 +3,8 @@
 After a restart of the SuperNode, or in a resumed run, which has a new number, `context.state` is empty; the node
 then continues from the folder. The states before and after the last round are stored, because a server that was
 killed before it wrote its checkpoint asks for that round again. If the run may return to its best round
-(course.py), the state of that round is stored, too. The folder holds the latest runs only; `keep-runs` in the node's
-configuration says how many.
+(course.py), the state of that round is stored, too. The folder holds the latest runs only; `keep-runs` in the
+node's configuration says how many.
 """
 
 from __future__ import annotations
