@@ -32,7 +32,7 @@ from focusfl.engines import Engine, Replies, Scores, plan
 from focusfl.engines.base import Part
 from focusfl.engines.plan import Ints
 from focusfl.flower.protocol.course import LATEST, Course
-from focusfl.flower.protocol.exchange import Exchange, RoundFailed, TooFewReplies
+from focusfl.flower.protocol.exchange import Exchange, FalseSum, RoundFailed, TooFewReplies
 from focusfl.flower.protocol.roster import Roster
 from focusfl.flower.protocol.secure_round import require_sums_only, secure_round, secure_validation
 from focusfl.models import losses
@@ -47,7 +47,7 @@ from focusfl.run.saved.of_result import assembled
 from focusfl.run.settings import Settings, majority
 from focusfl.run.setup import Model
 from focusfl.util import files
-from focusfl.util.errors import InputError, require
+from focusfl.util.errors import Diverged, InputError, require
 
 LOGGER = logging.getLogger("focusfl")
 Log = Callable[[str], None]
@@ -192,6 +192,8 @@ class DeploymentEngine(Engine):
                 self._last = t if t >= settings.T else -1
                 return replies
             except RoundFailed as why:
+                if not tries_left and settings.local.lr == "auto" and isinstance(why, FalseSum):
+                    raise Diverged(str(why)) from why  # honest agents whose training explodes look like that, too
                 if not tries_left:
                     advice = "Earlier rounds are saved: start the nodes and run again with resume"
                     raise type(why)(f"{why}. {advice}") from why

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,10 +74,11 @@ class Exchange:
                 dropped[e] = one_line(str(why))
             else:
                 uploads[e] = upload
-        dropped |= self._suspects(server, uploads)
+        suspects = self._suspects(server, uploads)
+        dropped |= suspects
         answered = [e for e in uploads if e not in dropped]
         self.log(f"round {t + 1}: left out", dropped)
-        self.require_replies(f"round {t + 1}", answered, cohort, dropped)
+        self.require_replies(f"round {t + 1}", answered, cohort, dropped, suspects)
         total = RunningSum()
         for e in answered:
             total.add(uploads[e].add)
@@ -116,29 +117,38 @@ class Exchange:
         return loss if agents else None
 
     def require_replies(
-        self, what: str, answered: Collection[int], cohort: Ints, dropped: Mapping[int, str]
+        self,
+        what: str,
+        answered: Collection[int],
+        cohort: Ints,
+        dropped: Mapping[int, str],
+        suspects: Collection[int] = (),
     ) -> None:
         """Raise TooFewReplies if fewer agents answered than must, and Diverged if that is since they diverged.
 
         Training has diverged, too, if it has at most of those that replied. Otherwise the agents whose training
-        diverged are left out: a single one must not be able to end the run.
+        diverged are left out: a single one must not be able to end the run. With train.lr = "auto", uploads that
+        are refused count as diverged where too few are left: so many agents do not lie.
         """
         minimum = self.roster.settings.minimum or majority(len(cohort))
         diverged = [e for e, why in dropped.items() if why == DIVERGED]
         enough = len(answered) >= minimum
+        if not enough and self.roster.settings.local.lr == "auto":
+            diverged += suspects
         most = 2 * len(diverged) > len(answered) + len(diverged)
         if diverged and (self.simulated or most or (not enough and len(answered) + len(diverged) >= minimum)):
-            raise self.divergence(what, dropped)
+            raise self.divergence(what, diverged)
         if not enough:
             missing = f"{len(answered)} of {len(cohort)} agents replied, at least {minimum} must"
             raise TooFewReplies(f"{what}: {missing}")
 
-    def divergence(self, what: str, dropped: Mapping[int, str]) -> Diverged:
+    def divergence(self, what: str, diverged: Sequence[int]) -> Diverged:
         """Return the error that names the agents whose training diverged."""
-        diverged = [e for e, why in dropped.items() if why == DIVERGED]
         lr = self.roster.settings.local.lr
         advice = f"try a smaller learning rate than train.lr = {lr}"
-        return Diverged(f"training diverged in {what} (a number of agents {diverged[:20]} is not finite): {advice}")
+        return Diverged(
+            f"training diverged in {what} (numbers of agents {list(diverged[:20])} are too large): {advice}"
+        )
 
     def _suspects(self, server: State, uploads: Mapping[int, Upload]) -> dict[int, str]:
         """Return the agents whose uploads cannot be honest, and why."""

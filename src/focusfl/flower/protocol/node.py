@@ -39,6 +39,7 @@ from focusfl.flower.protocol.wire import Refused, to_arrays, to_tree
 from focusfl.flower.secure_sums import fixed_point
 from focusfl.models import losses
 from focusfl.models.task import InitialWeights, TargetScale, Task
+from focusfl.run.early_stopping import MAX_EXPLOSIONS
 from focusfl.run.saved.of_result import assembled
 from focusfl.run.settings import Settings
 from focusfl.run.setup import Model
@@ -46,6 +47,7 @@ from focusfl.util.errors import InputError
 
 LOGGER = logging.getLogger("focusfl")
 STAGES = ("keys", "shares", "masked", "agree", "reveal")  # the stages of a secure sum
+MIN_RATE = 4.0**-MAX_EXPLOSIONS
 MAX_JOBS = 32  # per process: a worker of a simulation runs many nodes
 _JOBS: OrderedDict[tuple[str, int, str], Job] = OrderedDict()  # by app, run and configuration
 
@@ -289,9 +291,14 @@ class Node:
     def best(self) -> RecordDict:
         """Train alone on this node's data, and send the loss: the best loss for its excess risk."""
         alone = Local()
-        state: State = alone.start(InitialWeights(self.job.model, self.seed), 1)
-        for t in range(self.rounds):
-            state, _ = alone.local({}, state, self._agent(t))
+        start: State = alone.start(InitialWeights(self.job.model, self.seed), 1)
+        state, t, rate = start, 0, 1.0
+        while t < self.rounds:
+            new, _ = alone.local({}, state, self._agent(t, rate))
+            if _is_moderate(new) or self.job.settings.local.lr != "auto" or rate < MIN_RATE:
+                state, t = new, t + 1
+            else:  # as the loop of every run does where there is no best round
+                state, rate = start, rate / 4
         predictions, y = self._predict(alone, {}, state, self.job.testing)
         means, _ = self._means(predictions, y)
         return RecordDict({"scores": MetricRecord({"loss": float(means.loss)})})
@@ -313,9 +320,9 @@ class Node:
             raise Refused("a metric cannot be measured at this node; its own log says why") from None
         return {name: float(value) for name, value in found.items()}
 
-    def _agent(self, t: int) -> LocalAgent:
+    def _agent(self, t: int, rate: float | None = None) -> LocalAgent:
         train = self.job.settings.local
-        lr = self.course.rate * train.lr_at(t, self.rounds)
+        lr = (self.course.rate if rate is None else rate) * train.lr_at(t, self.rounds)
         return LocalAgent(self.task, self.training, train, lr, self.seed, t, self.e, self.validation)
 
     def _state(self, view: State) -> State:
@@ -357,9 +364,13 @@ class Node:
 
 def _require_moderate(tree: State, most: float = math.inf) -> None:
     """Raise OwnTrainingDiverged if a number is not finite, or larger than `most`."""
-    for v in flatten(tree).values():
-        if v.is_floating_point() and not (torch.isfinite(v) & (v.abs() <= most)).all():
-            raise OwnTrainingDiverged
+    if not _is_moderate(tree, most):
+        raise OwnTrainingDiverged
+
+
+def _is_moderate(tree: State, most: float = math.inf) -> bool:
+    numbers = (v for v in flatten(tree).values() if v.is_floating_point())
+    return all(bool((torch.isfinite(v) & (v.abs() <= most)).all()) for v in numbers)
 
 
 def number(context: Context) -> int:

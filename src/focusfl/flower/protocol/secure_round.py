@@ -113,8 +113,8 @@ def _sum(exchange: Exchange, server: State, ask: Ask, cohort: Ints) -> Sums:
         except SecureSumFailed as why:
             new = {e: one_line(reason) for e, reason in why.culprits.items() if e not in culprits}
             if not new:
-                if DIVERGED in dropped.values():
-                    raise exchange.divergence(ask.what, dropped) from why
+                if diverged := [e for e, reason in dropped.items() if reason == DIVERGED]:
+                    raise exchange.divergence(ask.what, diverged) from why
                 raise TooFewReplies(f"{ask.what}: {why}") from why
             culprits |= new
             exchange.roster.log(one_line(f"{ask.what}: {why}; trying again without agents {sorted(new)}"))
