@@ -94,7 +94,8 @@ def go(hall: Hall, algorithm: Algorithm, rounds: int = 4, **more: Any) -> dict[s
     return serve(hall, Deployment.of(algorithm, model, 4, 3, rounds=rounds, **options), quiet)  # type: ignore[arg-type]
 
 
-def serial(algorithm: Algorithm, rounds: int = 4, **more: Any) -> list[float]:
-    *_, last = run(Setup.of(algorithm, people(SIZES), rounds, train=TRAIN, engine="serial", **more))
+def serial(algorithm: Algorithm, rounds: int = 4, sizes: Sequence[int] = SIZES, **more: Any) -> list[float]:
+    options: dict[str, Any] = {"train": TRAIN} | more
+    *_, last = run(Setup.of(algorithm, people(sizes), rounds, engine="serial", **options))
     assert last.scores is not None
     return last.scores.loss.tolist()

@@ -211,7 +211,7 @@ def _return_to(setup: Runnable, states: State, t: int, server: State, earlier: S
     """Put the agents' states after round t back, in place, and return the server's."""
     put(states, torch.arange(setup.E), earlier)
     setup.engine.returned_to(t)
-    return server
+    return tree_map(torch.clone, server)  # a checkpoint holds both the server's state and the best one
 
 
 def _comparable(setup: Runnable, early: EarlyStopping, found: Evaluation) -> float | None:
