@@ -53,7 +53,7 @@ def test_the_simulation_has_the_serial_engines_numbers_by_default(regression: bo
     fed = ff.Federation.from_agents(agents, test=0.3)
     few = {"rounds": 3, "train": replace(fed.recipe.train, steps=5), "bayes": "none"}
     serial, flower = (
-        ff.fit(Adapted(ff.Focus(), steps=16), fed, engine=engine, **few) for engine in ("serial", "flower")
+        ff.fit(Adapted(ff.Focus(), steps=64), fed, engine=engine, **few) for engine in ("serial", "flower")
     )
     torch.testing.assert_close(flower.loss, serial.loss, rtol=1e-4, atol=1e-5)
     assert flower.validation is not None and serial.validation is not None
@@ -63,7 +63,7 @@ def test_the_simulation_has_the_serial_engines_numbers_by_default(regression: bo
 @pytest.mark.usefixtures("nodes_here")
 @pytest.mark.parametrize(
     ("algorithm", "secure"),
-    [(Adapted(ff.Focus(adapt=False), steps=16), False), (TIED, True)],
+    [(Adapted(ff.Focus(adapt=False), steps=64), False), (TIED, True)],
     ids=["split", "tied secure"],
 )
 def test_a_deployment_has_the_serial_engines_numbers(algorithm: Algorithm, secure: bool) -> None:
@@ -72,8 +72,7 @@ def test_a_deployment_has_the_serial_engines_numbers(algorithm: Algorithm, secur
 
 
 @pytest.mark.usefixtures("nodes_here")
-@pytest.mark.parametrize("phase", [TRY + 3, REFIT])
-def test_killed_while_agents_adapt_and_resumed_it_is_the_same_run(tmp_path: Path, phase: int) -> None:
+def test_killed_while_agents_adapt_and_resumed_it_is_the_same_run(tmp_path: Path) -> None:
     """Killed twice: the resumed run begins with the first round after training, from the states before it."""
 
     class Killed(BaseException): ...
@@ -81,7 +80,7 @@ def test_killed_while_agents_adapt_and_resumed_it_is_the_same_run(tmp_path: Path
     here = hall(FEDAVG, tmp_path / "keep")
 
     def kill(call: Call, _: Message) -> None:
-        if call == ("train", 1, ROUNDS + phase - 1):
+        if call == ("train", 1, ROUNDS + REFIT - 1):
             raise Killed
 
     here.after = kill
