@@ -33,6 +33,7 @@ AGENTS, ROUNDS = 3, 3
 TRAIN = ff.Train(lr=0.3, steps=4, batch=16)
 SETTINGS = ["agents=3", f"rounds={ROUNDS}", "algorithm=focus", "focus.M=2", "model=mlp:64,16,10", "classes=10"]
 SETTINGS += ["train.lr=0.3", "train.steps=4", "train.batch=16", "eval-every=3", "best=none", "timeout=100"]
+SETTINGS += ["train.optimiser=sgd", "validation=0"]
 
 
 def federation() -> ff.Federation:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import focusfl as ff
+from focusfl.core import Algorithm
 from focusfl.util.errors import InputError
 
 if not os.environ.get("CI"):
@@ -114,9 +115,10 @@ def test_what_a_metric_raises_stays_at_the_node() -> None:
     assert errors and all("log" in why and "labels" not in why for why in errors)
 
 
-def test_validation_across_machines_is_refused() -> None:
+@pytest.mark.parametrize(("algorithm", "patience"), [(ff.FedAvg(), 3), (ff.Focus(adapt=True), None)])
+def test_what_decides_on_validation_data_needs_some(algorithm: Algorithm, patience: int | None) -> None:
     with pytest.raises(InputError, match="validation"):
-        Deployment.of(ff.FedAvg(), model, 4, 3, rounds=2, validation=0.2)
+        Deployment.of(algorithm, model, 4, 3, rounds=2, patience=patience)
 
 
 def test_the_identity_of_a_deployment_changes_with_the_loss() -> None:

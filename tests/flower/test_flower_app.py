@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import focusfl as ff
+from focusfl.algorithms import Adapted
 from focusfl.data.own.node import read_node_data
 from focusfl.deploy.flower_app import parse_settings, write_app
 from focusfl.util.errors import InputError
@@ -40,7 +41,7 @@ def test_settings_are_those_of_the_data_where_they_say_nothing() -> None:
 
 def test_nodes_with_data_of_their_own_need_a_network_and_a_number_of_agents() -> None:
     made = RunConfig(OWN).deployment()
-    assert made.agents == 3 and made.algorithm == ff.Focus(M=2)
+    assert made.agents == 3 and made.algorithm == Adapted(ff.Focus(M=2))
     assert [tuple(p.shape) for p in made.networks.network().parameters()] == [(3, 4), (3,), (2, 3), (2,)]
     assert RunConfig({**OWN, "classes": 0, "labels": "ill,well"}).deployment().classes == 2
     with pytest.raises(InputError, match="name the network"):

@@ -35,7 +35,7 @@ def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CONFIG: dict[str, Any] = {"agents": 4, "rounds": 15, "algorithm": "focus", "focus.M": 2, "model": "mlp:2,8,2"}
-CONFIG |= {"labels": "ill,well", "label": "diagnosis", "train.lr": 0.5, "best": "none", "wait": 0.0}
+CONFIG |= {"labels": "ill,well", "label": "diagnosis", "best": "none", "wait": 0.0}
 
 
 def write_hospital(path: Path, e: int, n: int = 80) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 import focusfl as ff
@@ -14,7 +16,7 @@ def model() -> torch.nn.Module:
     return ff.models.mlp(6, 5, 3)
 
 
-def people(sizes: list[int]) -> ff.Federation:
+def people(sizes: Sequence[int]) -> ff.Federation:
     draws = torch.Generator().manual_seed(0)
 
     def agent(n: int) -> tuple[torch.Tensor, torch.Tensor]:

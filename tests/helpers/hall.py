@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,21 @@ class Hall:
     """Nodes in this process: Flower's Grid with nothing in between."""
 
     def __init__(
-        self, algorithm: Algorithm, keep: Path | None = None, secure: bool = False, **options: Any
+        self,
+        algorithm: Algorithm,
+        keep: Path | None = None,
+        secure: bool = False,
+        sizes: Sequence[int] = SIZES,
+        **options: Any,
     ) -> None:
-        fed = people(SIZES)
+        fed = people(sizes)
 
         self.loads: list[int] = []  # the agents whose job was made
 
         def job(context: Context) -> Job:
             e = number(context)
             self.loads.append(e)
-            settings = Settings(train=TRAIN, secure=secure, **options)
+            settings = Settings(**{"train": TRAIN, "secure": secure} | options)
             return Job(algorithm, model, settings, fed.train(e), fed.test(e), 3)
 
         self.app, self.keep, self.calls = client(job), keep, list[Call]()
@@ -85,11 +90,12 @@ def quiet(_: str) -> None: ...
 
 
 def go(hall: Hall, algorithm: Algorithm, rounds: int = 4, **more: Any) -> dict[str, Any]:
-    options: dict[str, Any] = {"wait": 0, "bayes": "none"} | more
-    return serve(hall, Deployment.of(algorithm, model, 4, 3, rounds=rounds, train=TRAIN, **options), quiet)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"train": TRAIN, "wait": 0, "bayes": "none"} | more
+    return serve(hall, Deployment.of(algorithm, model, 4, 3, rounds=rounds, **options), quiet)  # type: ignore[arg-type]
 
 
-def serial(algorithm: Algorithm, rounds: int = 4, **more: Any) -> list[float]:
-    *_, last = run(Setup.of(algorithm, people(SIZES), rounds, train=TRAIN, engine="serial", **more))
+def serial(algorithm: Algorithm, rounds: int = 4, sizes: Sequence[int] = SIZES, **more: Any) -> list[float]:
+    options: dict[str, Any] = {"train": TRAIN} | more
+    *_, last = run(Setup.of(algorithm, people(sizes), rounds, engine="serial", **options))
     assert last.scores is not None
     return last.scores.loss.tolist()

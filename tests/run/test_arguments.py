@@ -59,7 +59,9 @@ def test_numbers_of_numpy_are_numbers():
     assert ff.fit(ff.FedAvg(), SYNTHETIC, rounds=np.int32(1), train=train).rounds == 1
 
 
-@pytest.mark.parametrize(("classes", "layers"), [(2, [(2, 3), (32, 3), (2, 32)]), (None, [(1, 3), (32, 3), (1, 32)])])
+@pytest.mark.parametrize(
+    ("classes", "layers"), [(2, [(2, 3), (32, 3), (2, 32)]), (None, [(1, 3), (32, 3), (1, 32)])]
+)
 def test_arrays_have_a_default_model_as_folders_have(classes, layers):
     fed = ff.Federation.from_agents(two_agents(classes))
     result = ff.fit(ff.FedAvg(), fed, rounds=1)

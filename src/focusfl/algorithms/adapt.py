@@ -45,6 +45,7 @@ ALONE = (64, 256, 1024)  # ... and the network that never was shared
 STEPS_AT_ONCE = 128  # in one call of the agent's training; batches are planned ahead
 TEMPERATURE = 0.25  # the same few examples judge many candidates, so their losses count less than in eq. 8
 EM_ROUNDS = 6
+MOST_HELD_OUT = 100  # validation examples for one training example, beyond which an upload is refused
 WORST = 1e9  # the loss of a candidate that diverged
 TRY, WEIGH, REFIT, DONE = 1, 2, 2 + EM_ROUNDS, 3 + EM_ROUNDS  # the phases; 0 is the method's own training
 
@@ -164,8 +165,14 @@ class Adapted(Wrapper):
     def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
         if int(server["adapt"]["phase"]) == 0:
             return self.inner.contribution(server, upload, n, agents)
-        shares = {"pi": upload.add["pi"]} if "pi" in upload.add else {}
-        return Contribution({}, {}, shares=shares)
+        add = upload.add
+        if "pi" in add:
+            return Contribution({}, {}, weight=add["pi"], total=torch.tensor(float(agents)))
+        if "least" not in add:
+            return Contribution({}, {})
+        shares = {"validation examples": agents * add["n"] / (MOST_HELD_OUT * n)}
+        others = {"best validation loss": add["least"] / add["n"].clamp_min(1)} if agents == 1 else {}
+        return Contribution({}, {}, shares=shares, others=others)
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         pi, shared = state["adapt"]["pi"], self.inner.predict(server, state, h)

@@ -21,8 +21,8 @@ class Train:
 
     Args:
         lr: The learning rate eta. "auto" starts with one that suits the optimiser (AUTO_LR). If the mean validation
-            loss does not fall any more, or training diverges, a run on one machine returns to its best round and
-            goes on with half the rate.
+            loss does not fall any more, or training diverges, the run returns to its best round and goes on with
+            half or a quarter of the rate.
         steps: The number of local steps K.
         epochs: The number of passes over the agent's data; replaces `steps`.
         batch: The number of examples in a batch. None takes all examples in every step.

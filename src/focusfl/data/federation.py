@@ -254,12 +254,7 @@ class Federation:
             return self
         if not (self.training.sizes > 1).any():
             raise InputError(f"validation = {share}: every agent has one training example, none can be set aside")
-        none = slice(0, 0)
-        each = [self.training.of(e) for e in range(self.E)]
-        pairs = [
-            _split(d, share, seed, e, VALIDATION) if len(d.y) > 1 else (d, Data(d.x[none], d.y[none]))
-            for e, d in enumerate(each)
-        ]
+        pairs = [split_validation(self.training.of(e), share, seed, e) for e in range(self.E)]
         training, validation = (Rows.join(list(part)) for part in zip(*pairs, strict=True))
         return replace(self, training=training, validation=validation)
 
@@ -347,6 +342,18 @@ def _given(kind: str, pairs: Sequence[tuple[Any, Any]], E: int, tokens: bool) ->
     if len(data) != E:
         raise InputError(f"{kind} has {len(data)} agents, training has {E}: give each agent both")
     return data
+
+
+def split_validation(data: Data, share: float, seed: int, e: int) -> tuple[Data, Data]:
+    """Return the training and the validation examples of agent e; one that has a single example trains on it.
+
+    Args:
+        data: The agent's examples that are not for testing.
+        share: Of the examples, for validation.
+        seed: Decides which examples are set aside.
+        e: The agent's number.
+    """
+    return _split(data, share, seed, e, VALIDATION) if len(data.y) > 1 else (data, Data(data.x[:0], data.y[:0]))
 
 
 def _split(data: Data, share: float, seed: int, e: int, *purpose: int) -> tuple[Data, Data]:

@@ -69,6 +69,19 @@ def suspects(
     return found
 
 
+def larger_than_usual(what: str, values: Mapping[int, float]) -> dict[int, str]:
+    """Return the agents whose value is larger than it can be beside the others', and why; as `suspects` does.
+
+    Args:
+        what: The name of the value.
+        values: One number per agent.
+    """
+    few = 1 / SHORT if len(values) < 3 else 1.0
+    middle = max(_lower_median([abs(v) for v in values.values()]), few * SMALL_OTHERS) if values else 1.0
+    too_large = {e: abs(v) / middle for e, v in values.items() if abs(v) > MAX_RELATIVE_SIZE * middle}
+    return {e: f"its {what} is {times:.3g} times {_TYPICAL}" for e, times in too_large.items()}
+
+
 _TYPICAL = f"as large as is usual in this round (at most {MAX_RELATIVE_SIZE:g} times)"
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
@@ -93,11 +94,17 @@ class Engine(ABC):
         agents_at_once: The number of agents for which a step is computed at the same time.
         metrics: What is measured of the predictions for test data besides loss and accuracy. Set by the run.
         rate: The factor of the learning rate in the next rounds. Set by the run.
+        best: The round to which the run may return, 0 for the start. Set by the run.
+        returns: The rounds to which it has returned, where the agents' states live elsewhere.
+        judges: The agents whose validation losses were averaged last; None: always the same ones.
     """
 
     name: ClassVar[str]
     agents_at_once: int = 1
     rate: float = 1.0
+    best: int = 0
+    returns: tuple[int, ...] = ()
+    judges: tuple[int, ...] | None = None
 
     def __init__(self, task: Task, fed: Federation, train: Train, rounds: int, seed: int) -> None:
         self.task, self.fed, self.train, self.rounds, self.seed = task, fed, train, rounds, seed
@@ -163,6 +170,24 @@ class Engine(ABC):
     def agents_joined(self, agents: Ints) -> None:
         """Handle agents that join in this round and got a new first state; override if states live elsewhere."""
         return None
+
+    def returned_to(self, t: int) -> None:
+        """Handle that the run returned to the states after round t; override if states live elsewhere."""
+        self.agents_joined(np.arange(self.fed.E))
+
+    def adapting_from(self, t: int) -> None:
+        """Handle that the rounds after training begin, from the states after round t; as `returned_to`."""
+        return None
+
+    def judge_again(self, algorithm: Algorithm, server: State, judges: tuple[int, ...]) -> float | None:
+        """Return the mean validation loss of the best round, by these agents; None if others answered.
+
+        Args:
+            algorithm: The method.
+            server: The server's state after the best round.
+            judges: The agents, where not always the same ones are asked.
+        """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Stop the engine's processes, if there are any, after a run. A later call starts them again."""

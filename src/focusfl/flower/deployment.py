@@ -10,6 +10,7 @@ OUT/runs/NAME-seed0/model/             the models that the server holds, for new
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,19 +19,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from focusfl.algorithms import Adapted, adapted
 from focusfl.core import Algorithm, State
 from focusfl.core.train import Train
 from focusfl.data.own.inputs import Inputs, Kind
 from focusfl.engines import Engine, Replies, Scores, plan
 from focusfl.engines.base import Part
 from focusfl.engines.plan import Ints
-from focusfl.flower.protocol.exchange import Exchange, RoundFailed, TooFewReplies
+from focusfl.flower.protocol.course import LATEST, Course
+from focusfl.flower.protocol.exchange import Exchange, FalseSum, RoundFailed, TooFewReplies
 from focusfl.flower.protocol.roster import Roster
-from focusfl.flower.protocol.secure_round import require_sums_only, secure_round
+from focusfl.flower.protocol.secure_round import require_sums_only, secure_round, secure_validation
 from focusfl.models import losses
 from focusfl.models.task import InitialWeights, Task
 from focusfl.report.rows import Row
@@ -43,7 +47,7 @@ from focusfl.run.saved.of_result import assembled
 from focusfl.run.settings import Settings, majority
 from focusfl.run.setup import Model
 from focusfl.util import files
-from focusfl.util.errors import InputError, require
+from focusfl.util.errors import Diverged, InputError, require
 
 LOGGER = logging.getLogger("focusfl")
 Log = Callable[[str], None]
@@ -110,9 +114,11 @@ class Deployment:
         chosen = replace(chosen, minimum=minimum)
         within = f"from {least} to the {cohort} agents of a round"
         require("minimum", minimum, minimum <= cohort, within)
-        if chosen.validation or chosen.patience is not None:
-            why = "the nodes do not keep the models of earlier rounds: set rounds instead"
-            raise InputError(f"validation and patience: not across machines, where {why}")
+        chosen = replace(chosen, patience=chosen.patience or None)
+        algorithm = adapted(algorithm, by_default=False)
+        for name, asked in {"patience": chosen.patience, "adapt": isinstance(algorithm, Adapted)}.items():
+            if asked and not chosen.validation:
+                raise InputError(f"{name}: the nodes decide on validation data; set validation, such as 0.2")
         if resume and out is None:
             raise InputError("resume = true: set out, the folder with the results of the run to resume")
         return Deployment(algorithm, model, agents, classes, chosen, out, resume, name, labels, label)
@@ -120,6 +126,12 @@ class Deployment:
     @cached_property
     def networks(self) -> InitialWeights:
         return InitialWeights(self.model, self.settings.seed)
+
+    @property
+    def returns(self) -> bool:
+        """Whether the run may return to an earlier round, so that the nodes keep their states of that round."""
+        s = self.settings
+        return s.patience is not None or s.local.lr == "auto" or isinstance(self.algorithm, Adapted)
 
     @property
     def method(self) -> str:
@@ -134,6 +146,7 @@ class Deployment:
         s, network = self.settings, repr(self.networks.network())
         same: list[object] = [repr(self.algorithm), repr(s.local), network, self.classes, nonce]
         same += [self.agents, s.T, s.seed, s.fraction, s.secure]
+        same += [s.validation, s.patience] if s.validation else []
         return identity.digest(*same, *[] if s.loss is None else [losses.describe(s.loss)])[:32]
 
 
@@ -148,6 +161,7 @@ class DeploymentEngine(Engine):
         self.exchange = Exchange(Roster(grid, *run_options, log), self.task)
         self.log, self._waited = log, False
         self._labels: Tensor | None = None
+        self._last = -1  # the last round after training, once there was one
 
     @contextmanager
     def threads(self) -> Iterator[None]:
@@ -167,14 +181,19 @@ class DeploymentEngine(Engine):
 
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Replies:
         """Run a round; if too few agents reply or a sum is false, wait for nodes and try again."""
-        settings, wait = self.deployment.settings, 0.0
+        settings = self.deployment.settings
+        wait = settings.wait if t == settings.T else 0.0  # everybody should adapt
+        self.exchange.roster.course = self.course
         for tries_left in reversed(range(TRIES)):
             self.gather(server, t, wait)
             try:
-                if settings.secure:
-                    return secure_round(self.exchange, server, t, cohort)
-                return self.exchange.round(server, t, cohort)
+                run_round = secure_round if settings.secure else Exchange.round
+                replies = run_round(self.exchange, server, t, cohort)
+                self._last = t if t >= settings.T else -1
+                return replies
             except RoundFailed as why:
+                if not tries_left and settings.local.lr == "auto" and isinstance(why, FalseSum):
+                    raise Diverged(str(why)) from why  # honest agents whose training explodes look like that, too
                 if not tries_left:
                     advice = "Earlier rounds are saved: start the nodes and run again with resume"
                     raise type(why)(f"{why}. {advice}") from why
@@ -183,10 +202,40 @@ class DeploymentEngine(Engine):
         raise AssertionError
 
     def evaluate(self, algorithm: Algorithm, server: State, states: State, part: Part = "test") -> Scores:
+        self.exchange.roster.course = self.course
         if not self._waited:  # resumed, and there was nothing left to do
             self.gather(server, self.deployment.settings.T)
-        scores, self._labels = self.exchange.evaluate(server, self.deployment.settings.T)
+        if part == "validation":
+            mean, self.judges = self._validate(server, np.arange(self.deployment.agents))
+            return Scores(torch.tensor([math.nan if mean is None else mean], dtype=torch.double), None)
+        scores, self._labels = self.exchange.evaluate(server, LATEST)
         return scores
+
+    @property
+    def course(self) -> Course:
+        """Where the run is, as the nodes are told."""
+        return Course(self.rate, self.best if self.deployment.returns else None, self.returns, self._last)
+
+    def returned_to(self, t: int) -> None:
+        self.returns = (*self.returns, t)
+
+    def adapting_from(self, t: int) -> None:
+        self.best, self._last = t, -1
+        self.returned_to(t)  # also where the nodes are there: those of a run that was killed later are not
+
+    def judge_again(self, algorithm: Algorithm, server: State, judges: tuple[int, ...]) -> float | None:
+        self.exchange.roster.course = self.course._replace(returns=(*self.returns, self.best))  # as if it returned
+        mean, answered = self._validate(server, np.array(judges))
+        return mean if answered == judges else None
+
+    def _validate(self, server: State, agents: Ints) -> tuple[float | None, tuple[int, ...]]:
+        """Return the mean validation loss of these agents, None if too few of them answer; and those who did."""
+        try:
+            secure = self.deployment.settings.secure
+            return (secure_validation if secure else Exchange.validate)(self.exchange, server, agents)
+        except RoundFailed as why:
+            self.log(f"the round is not compared with the best one: {why}")
+            return None, ()
 
     def labels(self, algorithm: Algorithm, server: State, states: State) -> Tensor | None:
         """Return the labels that the nodes sent with their last scores."""
@@ -220,7 +269,7 @@ class DeployedRun:
 
     @property
     def validates(self) -> bool:
-        return False
+        return bool(self.settings.validation)
 
     def start(self) -> tuple[State, State]:
         return self.algorithm.start(self.deployment.networks, self.E), {}

@@ -27,6 +27,7 @@ from focusfl.data.federation import Federation
 from focusfl.engines.base import Engine, Part, Replies, Scores
 from focusfl.engines.plan import Ints
 from focusfl.flower import local_ray
+from focusfl.flower.protocol.course import LATEST, Course
 from focusfl.flower.protocol.exchange import Exchange
 from focusfl.flower.protocol.node import Job, client, number
 from focusfl.flower.protocol.roster import Roster
@@ -52,12 +53,12 @@ class Flower(Engine):
 
     def round(self, algorithm: Algorithm, server: State, states: State, t: int, cohort: Ints) -> Replies:
         exchange = self._open(algorithm, server, states)
-        exchange.roster.rate = self.rate
+        exchange.roster.course = Course(rate=self.rate)
         return exchange.round(server, t, cohort, states)
 
     def evaluate(self, algorithm: Algorithm, server: State, states: State, part: Part = "test") -> Scores:
         agents = self.examples(part).sizes.nonzero().flatten().numpy()
-        scores, _ = self._open(algorithm, server, states).evaluate(server, self.rounds, part, agents)
+        scores, _ = self._open(algorithm, server, states).evaluate(server, LATEST, part, agents)
         for e, why in scores.dropped.items():
             raise SimulationFailed(f"agent {e} could not be evaluated: {why}")
         return scores
@@ -171,12 +172,13 @@ def _write(fed: Federation, folder: Path) -> None:
 
 def _job_maker(folder: Path, algorithm: Algorithm, task: Task, settings: Settings) -> Callable[[Context], Job]:
     """Return the function that makes a node's job. It is sent to Ray's workers, so it holds no data."""
-    network, classes = task.network, task.classes
+    network, classes, target = task.network, task.classes, task.target
 
     def make_job(context: Context) -> Job:
         d = load_file(folder / f"{number(context)}.safetensors")
         training, testing = Data(d["x"], d["y"]), Data(d["test_x"], d["test_y"])
         validation = Data(d["validation_x"], d["validation_y"]) if "validation_x" in d else None
-        return Job(algorithm, network, settings, training, testing, classes, simulated=True, validation=validation)
+        own = training, testing, classes
+        return Job(algorithm, network, settings, *own, simulated=True, validation=validation, target=target)
 
     return make_job

@@ -46,6 +46,7 @@ class Checkpoint(NamedTuple):
         best: With early stopping, the best round so far.
         stopped: Whether training ended before the last round.
         rate: The factor of the learning rate; less than 1 only with lr = "auto".
+        returns: The rounds to which the run has returned, where agents' states live elsewhere.
     """
 
     t: int
@@ -54,6 +55,7 @@ class Checkpoint(NamedTuple):
     best: Best | None = None
     stopped: bool = False
     rate: float = 1.0
+    returns: tuple[int, ...] = ()
 
 
 def save(
@@ -65,6 +67,7 @@ def save(
     best: Best | None = None,
     stopped: bool = False,
     rate: float = 1.0,
+    returns: tuple[int, ...] = (),
 ) -> None:
     """Write the checkpoint of a run, atomically. The one before it is kept.
 
@@ -77,6 +80,7 @@ def save(
         best: With early stopping, the best round so far.
         stopped: Training ended before the last round.
         rate: The factor of the learning rate.
+        returns: The rounds to which the run has returned.
     """
     newest = folder / NAME
 
@@ -88,11 +92,14 @@ def save(
     tree: State = {"server": server, "agents": states}
     if best is not None:
         header["best"] = {"round": best.round, "loss": best.loss, "since": best.since}
+        header["best"] |= {} if best.judges is None else {"judges": list(best.judges)}
         tree["best"] = {"server": best.server, "agents": best.states}
     if stopped:
         header["stopped"] = True
     if rate != 1:
         header["rate"] = rate
+    if returns:
+        header["returns"] = list(returns)
     sealed.write_tensors(newest, flatten(tree), header, keep_previous)
 
 
@@ -207,7 +214,14 @@ def _read(
     if not isinstance(rate, float) or not 0 < rate <= 1:
         raise NotSound(f"{path}: its factor of the learning rate is {rate!r}, expected a number above 0, at most 1")
     stopped = header.get("stopped") is True
-    return Checkpoint(t, tree.get("server", {}), tree.get("agents", {}), best, stopped, rate)
+    returns = header.get("returns", [])
+    if not _whole_numbers(returns):
+        raise NotSound(f"{path}: the rounds to which it returned cannot be read")
+    return Checkpoint(t, tree.get("server", {}), tree.get("agents", {}), best, stopped, rate, tuple(returns))
+
+
+def _whole_numbers(values: object) -> bool:
+    return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
 
 
 def _read_best(
@@ -222,9 +236,13 @@ def _read_best(
     tree = unflatten({k: tensors[f"best/{k}"] for k in expected})
     try:
         numbers = int(about["round"]), float(about["loss"]), int(about["since"])
-    except (TypeError, KeyError, ValueError) as error:
+        judges = about.get("judges")
+        if judges is not None and not _whole_numbers(judges):
+            raise ValueError
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise NotSound(f"{path}: what it says of its best round cannot be read") from error
-    return Best(*numbers, tree.get("server", {}), tree.get("agents", {}))
+    judged_by = None if judges is None else tuple(judges)
+    return Best(*numbers, tree.get("server", {}), tree.get("agents", {}), judged_by)
 
 
 def _check_tensor(path: Path, name: str, found: Tensor | None, expected: Tensor, max_models: int | None) -> None:

@@ -26,6 +26,7 @@ class Best(NamedTuple):
         since: The number of evaluations after it; none if the method had not settled.
         server: The server's state after it.
         states: The agents' states after it.
+        judges: The agents whose validation losses were averaged; None: always the same ones.
     """
 
     round: int
@@ -33,6 +34,7 @@ class Best(NamedTuple):
     since: int
     server: State
     states: State
+    judges: tuple[int, ...] | None = None
 
 
 WAIT = 3  # evaluations without a lower loss, after which a run with lr = "auto" goes on with half the rate
@@ -63,13 +65,20 @@ class EarlyStopping:
         self.patience, self.settled, self.best = patience, settled, best
         self.auto_rate, self.rate, self.explosions = auto_rate, rate, 0
 
-    def update(self, t: int, loss: float | None, server: State, states: State) -> None:
+    def update(
+        self,
+        t: int,
+        loss: float | None,
+        server: State,
+        states: State,
+        judges: tuple[int, ...] | None = None,
+    ) -> None:
         """Take note of the mean validation loss after round t; None if it was not evaluated."""
         if self.patience is None or loss is None:
             return
         if self._better(loss, server):
-            copies = (tree_map(torch.clone, tree) for tree in (server, states))  # later rounds write in place
-            self.best = Best(t, loss, 0, *copies)
+            copy = tree_map(torch.clone, server), tree_map(torch.clone, states)  # later rounds write in place
+            self.best = Best(t, loss, 0, *copy, judges)
         elif self.best is not None and self.settled(server):
             self.best = self.best._replace(since=self.best.since + 1)
 

@@ -111,7 +111,7 @@ class History:
             row |= _metrics(scores)
         if validation is not None:
             row["validation_loss"] = mean(validation.loss)
-            if len(validation.loss) <= MAX_AGENTS:
+            if 1 < len(validation.loss) <= MAX_AGENTS:  # one: only the mean is known
                 row["validation_losses"] = defined(validation.loss)
         self.rows.append(row)
         if self.path is not None:

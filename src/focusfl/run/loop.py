@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -141,64 +140,93 @@ def _rounds(
 ) -> Iterator[Round]:
     settings, T, at = setup.settings, setup.settings.T, _start(setup, folder, resume)
     server, states, done, ended = at.server, at.states, at.t, at.stopped or at.t == T
-    history, auto = History(folder, done), settings.local.lr == "auto"
+    history, auto, setup.engine.returns = History(folder, done), settings.local.lr == "auto", at.returns
     early = EarlyStopping(settings.patience, setup.algorithm.settled, at.best, auto, at.rate)
     while not ended:
         started = time.perf_counter()
         setup.engine.rate, found, replied, dropped = early.rate, Evaluation(), 0, dict[int, str]()
+        setup.engine.best = 0 if early.best is None else early.best.round
         try:
             server, replied, dropped = _one_round(setup, server, states, done)
-            done, seconds = done + 1, time.perf_counter() - started
-            if eval_every and (done == T or done % eval_every == 0):
-                found = _evaluate(setup, server, states, done)
+            seconds = time.perf_counter() - started
+            if eval_every and (done + 1 == T or (done + 1) % eval_every == 0):
+                found = _evaluate(setup, server, states, done + 1)
         except Diverged:
             if not early.takes_back():
                 raise
-            server = _return_to(setup, states, *(setup.start() if early.best is None else early.best[3:]))
+            start = (0, *setup.start()) if early.best is None else (early.best.round, *early.best[3:5])
+            server = _return_to(setup, states, *start)
+            if folder is not None and done and setup.engine.returns:  # nodes have returned: so must a resumed run
+                more = early.best, False, early.rate, setup.engine.returns
+                checkpoint.save(folder, setup.fingerprint, done, server, states, *more)
             continue
-        early.update(done, found.validation_loss, server, states)
+        done += 1
+        judged = _comparable(setup, early, found)
+        early.update(done, judged, server, states, setup.engine.judges)
         times = history.seconds + seconds, seconds, replied
         last = Round(done, server, states, *found[:3], *times, found.validation, done, history.rows)
         ended = on_round(last) or early.over or done == T
         if ended and eval_every and found.scores is None:
             found = _evaluate(setup, server, states, done)
-            early.update(done, found.validation_loss, server, states)
+            early.update(done, _comparable(setup, early, found), server, states, setup.engine.judges)
             last = replace(last, scores=found.scores, pi=found.pi, loss=found.loss, validation=found.validation)
         if found.scores is not None:
             dropped |= {e: f"evaluation: {why}" for e, why in found.scores.dropped.items() if e not in dropped}
         history.write(done, found.scores, found.pi, seconds, dropped, found.validation)
         if not ended and (back := early.returns(setup.algorithm.keep_together)) is not None:
-            server = _return_to(setup, states, back.server, back.states)
+            server = _return_to(setup, states, back.round, back.server, back.states)
         interrupted = stop() and not ended
         if folder is not None and (ended or interrupted or done % settings.checkpoint_every == 0):
             history.sync()  # first: a checkpoint's rounds are always in the history
             stopped = ended and done < T
-            checkpoint.save(folder, setup.fingerprint, done, server, states, early.best, stopped, early.rate)
+            more = early.best, stopped, early.rate, setup.engine.returns
+            checkpoint.save(folder, setup.fingerprint, done, server, states, *more)
         yield last
         if interrupted:
             raise Interrupted(f"stopped after round {done} of {T}")
     chosen, nothing_done = early.best, done == at.t  # it was resumed, and there was nothing left to do
     returned = chosen is not None and chosen.round != done
     if chosen is not None and returned:
-        server = _return_to(setup, states, chosen.server, chosen.states)
+        server = _return_to(setup, states, chosen.round, chosen.server, chosen.states)
+    t = done if chosen is None else chosen.round
     held_out = None  # how good the shared models are: afterwards agents train on their validation data, too
     if eval_every and setup.validates and setup.algorithm.finish(server) is not None:
         held_out = setup.engine.evaluate(setup.algorithm, server, states, "validation")
+    if setup.algorithm.finish(server) is not None:
+        setup.engine.adapting_from(t)
+        if (
+            folder is not None and setup.engine.returns
+        ):  # a run that is killed later repeats all rounds of `_finish`
+            more = early.best, done < T, early.rate, setup.engine.returns
+            checkpoint.save(folder, setup.fingerprint, done, server, states, *more)
     server, finished = _finish(setup, server, states)
     if not (returned or finished or nothing_done):
         return
-    t = done if chosen is None else chosen.round
     found = _evaluate(setup, server, states, t) if eval_every else Evaluation()
     found = found if held_out is None else found._replace(validation=held_out)
     yield Round(t, server, states, *found[:3], history.seconds, 0.0, 0, found.validation, done, history.rows)
 
 
-def _return_to(setup: Runnable, states: State, server: State, earlier: State) -> State:
-    """Put the agents' earlier states back, in place, and return a copy of the server's."""
-    everyone = np.arange(setup.E)
-    put(states, torch.from_numpy(everyone), earlier)
-    setup.engine.agents_joined(everyone)  # where states live elsewhere, send them
-    return tree_map(torch.clone, server)
+def _return_to(setup: Runnable, states: State, t: int, server: State, earlier: State) -> State:
+    """Put the agents' states after round t back, in place, and return the server's."""
+    put(states, torch.arange(setup.E), earlier)
+    setup.engine.returned_to(t)
+    return tree_map(torch.clone, server)  # a checkpoint holds both the server's state and the best one
+
+
+def _comparable(setup: Runnable, early: EarlyStopping, found: Evaluation) -> float | None:
+    """Return the mean validation loss, if the best round's is known for the same agents; else None.
+
+    Agents on other machines may be absent. If others answered than after the best round, those judge it again.
+    """
+    loss, judges, best = found.validation_loss, setup.engine.judges, early.best
+    if loss is None or best is None or judges is None or judges == best.judges:
+        return loss
+    again = setup.engine.judge_again(setup.algorithm, best.server, judges)
+    if again is None:
+        return None
+    early.best = best._replace(loss=again, judges=judges)
+    return loss
 
 
 def _finish(setup: Runnable, server: State, states: State) -> tuple[State, bool]:

@@ -9,6 +9,7 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from focusfl.algorithms import adapted
 from focusfl.core import Algorithm, Data
 from focusfl.core.train import Train
 from focusfl.data.check import as_data, check_agents
@@ -32,6 +33,7 @@ def client_app(
     secure: bool = False,
     loss: LossOption = None,
     metrics: MetricOption = (),
+    validation: float | None = None,
 ) -> ClientApp:
     """Return the ClientApp. Server and nodes need the same algorithm, model and training options.
 
@@ -45,13 +47,15 @@ def client_app(
         loss: The loss, as in `Settings`; the server's deployment needs the same one.
         metrics: Measured on the node's test data, as in `Settings`: only the numbers are sent. The server's
             deployment needs the same ones.
+        validation: Share of the node's training examples that it sets aside, as in `Settings`; the server's
+            deployment needs the same.
         secure: Uploads are masked: the server sees only their sum (docs/secure-sums.md).
     """
-    settings = Settings(train=train or Train(), secure=secure, loss=loss, metrics=metrics)
+    settings = Settings(train=train or Train(), secure=secure, loss=loss, metrics=metrics, validation=validation)
 
     def make_job(context: Context) -> Job:
         training, testing = checked_pair(load(context), classes)
-        return Job(algorithm, model, settings, training, testing, classes)
+        return Job(adapted(algorithm, by_default=False), model, settings, training, testing, classes)
 
     return client(make_job)
 

@@ -7,6 +7,7 @@ run names, as in a simulation. docs/flower.md lists the keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from flwr.app import Context
 from torch import nn
 
 from focusfl import models
-from focusfl.algorithms import ALGORITHMS, PRESETS, split_method
+from focusfl.algorithms import ALGORITHMS, PRESETS, adapted, split_method
 from focusfl.core import Algorithm
 from focusfl.data import DATA
-from focusfl.data.federation import Federation, Recipe
+from focusfl.data.federation import Federation, Recipe, own_recipe
 from focusfl.data.own.node import read_node_data
 from focusfl.data.own.readers import MAX_MB
 from focusfl.fairness.scores import BUILT_IN
@@ -52,8 +53,10 @@ KEYS: dict[str, Any] = {
     "best": "agent",
     "out": "",
     "resume": False,
+    "validation": -1.0,
+    "patience": -1,
 } | {key: getattr(Settings(), key.replace("-", "_")) for key in SETTINGS}
-"""Keys of the run configuration and their defaults; 0 and "" stand for the data set's default."""
+"""Keys of the run configuration and their defaults; 0, -1 and "" stand for the data set's default."""
 
 
 class RunConfig:
@@ -108,16 +111,18 @@ class RunConfig:
 
     @property
     def recipe(self) -> Recipe:
-        return Recipe() if self.fed is None else self.fed.recipe
+        """The defaults: those of the data set, or of a user's own data, whose network has to be named."""
+        return replace(own_recipe(1, self.classes), model=None) if self.fed is None else self.fed.recipe
 
     @cached_property
     def settings(self) -> Settings:
         """All options of the run."""
         options = {key.replace("-", "_"): self[key] for key in SETTINGS}
         require_choice("best", self["best"], ("agent", "none"))
+        options |= {key: None if self[key] == -1 else self[key] for key in ("validation", "patience")}
         train, rounds = self.experiment.train_options(self.recipe.train), self["rounds"] or self.recipe.rounds
         options |= {"loss": self["loss"] or None, "metrics": self.words("metrics")}
-        return Settings(rounds=rounds, train=train, bayes=self["best"], **options)
+        return Settings(rounds=rounds, train=train, bayes=self["best"], **options).updated(self.recipe)
 
     @property
     def model(self) -> Callable[[], nn.Module]:
@@ -150,7 +155,7 @@ class RunConfig:
         algorithm = self.experiment.algorithm(self["algorithm"], None if true is None else int(true.max()) + 1)
         if algorithm.prerequisite() is not None:
             raise InputError(f"{algorithm.name} needs the clusters of another run: it cannot be deployed")
-        return algorithm
+        return adapted(algorithm, by_default=self.recipe.adapt and bool(self.settings.validation))
 
     def job(self, context: Context) -> Job:
         """Return the job of the node with this context."""

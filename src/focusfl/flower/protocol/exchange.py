@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,14 +18,18 @@ from focusfl.engines import Replies, Scores, audit
 from focusfl.engines.base import Part
 from focusfl.engines.plan import Ints
 from focusfl.fairness import scores as named_scores
+from focusfl.flower.protocol.course import LATEST
 from focusfl.flower.protocol.expected import expected
 from focusfl.flower.protocol.roster import Roster, one_line
 from focusfl.flower.protocol.wire import Refused, checked, known_records, to_arrays
 from focusfl.models.task import Task
 from focusfl.run.settings import majority
+from focusfl.util.errors import Diverged
 
 # differences and squares of such numbers are still finite in float32
 LARGEST_LOSS = torch.finfo(torch.float32).max ** 0.5
+VALIDATION = {"loss": torch.tensor(0.0), "agents": torch.tensor(0.0)}  # what agents send to be averaged
+DIVERGED = "its training diverged: a number is NaN or infinite"
 
 
 class RoundFailed(RuntimeError):
@@ -70,13 +74,11 @@ class Exchange:
                 dropped[e] = one_line(str(why))
             else:
                 uploads[e] = upload
-        dropped |= self._suspects(server, uploads)
+        suspects = self._suspects(server, uploads)
+        dropped |= suspects
         answered = [e for e in uploads if e not in dropped]
         self.log(f"round {t + 1}: left out", dropped)
-        minimum = settings.minimum or majority(len(cohort))
-        if len(answered) < minimum:
-            missing = f"{len(answered)} of {len(cohort)} agents replied, at least {minimum} must"
-            raise TooFewReplies(f"round {t + 1}: {missing}")
+        self.require_replies(f"round {t + 1}", answered, cohort, dropped, suspects)
         total = RunningSum()
         for e in answered:
             total.add(uploads[e].add)
@@ -84,6 +86,69 @@ class Exchange:
                 put(states, e, new_states[e])
         each = tree_map(lambda *vs: torch.stack(vs), *(uploads[e].each for e in answered))
         return Replies(total.result(), each, np.array(answered), dropped)
+
+    def validate(self, server: State, agents: Ints) -> tuple[float | None, tuple[int, ...]]:
+        """Return the mean validation loss over these agents, and those that it is the mean of.
+
+        None if no agent has validation data. Losses that no honest agent could send are left out, by name.
+        """
+        settings = self.roster.settings
+        messages = self.messages("evaluate.validation", server, LATEST, agents, "validation")
+        contents, dropped = self.send(messages, agents, settings.timeout)
+        found: dict[int, float | None] = {}
+        for e, content in sorted(contents.items()):
+            try:
+                known_records(content, "add")
+                found[e] = self._validation_loss(checked(content, "add", VALIDATION))
+            except Refused as why:
+                dropped[e] = one_line(str(why))
+        losses = {e: loss for e, loss in found.items() if loss is not None}
+        dropped |= audit.larger_than_usual("validation loss", losses)
+        self.log("not validated", dropped)
+        self.require_replies("validation", [e for e in found if e not in dropped], agents, dropped)
+        judges = tuple(e for e in losses if e not in dropped)
+        return sum(losses[e] for e in judges) / len(judges) if judges else None, judges
+
+    def _validation_loss(self, said: State) -> float | None:
+        """Return one agent's validation loss; None if it says that it has no validation data."""
+        agents, loss = float(said["agents"]), self._loss(float(said["loss"]))
+        if agents not in (0, 1) or (agents == 0 and loss != 0):
+            raise Refused(f"its validation loss {loss:g} counts {agents:g} times, not 0 or 1 times")
+        return loss if agents else None
+
+    def require_replies(
+        self,
+        what: str,
+        answered: Collection[int],
+        cohort: Ints,
+        dropped: Mapping[int, str],
+        suspects: Collection[int] = (),
+    ) -> None:
+        """Raise TooFewReplies if fewer agents answered than must, and Diverged if that is since they diverged.
+
+        Training has diverged, too, if it has at most of those that replied. Otherwise the agents whose training
+        diverged are left out: a single one must not be able to end the run. With train.lr = "auto", uploads that
+        are refused count as diverged where too few are left: so many agents do not lie.
+        """
+        minimum = self.roster.settings.minimum or majority(len(cohort))
+        diverged = [e for e, why in dropped.items() if why == DIVERGED]
+        enough = len(answered) >= minimum
+        if not enough and self.roster.settings.local.lr == "auto":
+            diverged += suspects
+        most = 2 * len(diverged) > len(answered) + len(diverged)
+        if diverged and (self.simulated or most or (not enough and len(answered) + len(diverged) >= minimum)):
+            raise self.divergence(what, diverged)
+        if not enough:
+            missing = f"{len(answered)} of {len(cohort)} agents replied, at least {minimum} must"
+            raise TooFewReplies(f"{what}: {missing}")
+
+    def divergence(self, what: str, diverged: Sequence[int]) -> Diverged:
+        """Return the error that names the agents whose training diverged."""
+        lr = self.roster.settings.local.lr
+        advice = f"try a smaller learning rate than train.lr = {lr}"
+        return Diverged(
+            f"training diverged in {what} (numbers of agents {list(diverged[:20])} are too large): {advice}"
+        )
 
     def _suspects(self, server: State, uploads: Mapping[int, Upload]) -> dict[int, str]:
         """Return the agents whose uploads cannot be honest, and why."""
@@ -119,7 +184,10 @@ class Exchange:
             record = content.metric_records.get("scores", MetricRecord())
             try:
                 known_records(content, "scores", *["examples"] * self.simulated)
-                numbers = self._loss(record.get("loss")), 0.0 if classes is None else _accuracy(record.get("acc"))
+                numbers = (
+                    self._test_loss(record.get("loss")),
+                    0.0 if classes is None else _accuracy(record.get("acc")),
+                )
                 measured = {name: _metric(name, record.get(f"metric {name}")) for name in metrics}
                 if pi is not None:
                     pi[e] = _label(record.get("label"), pi.shape[1])
@@ -187,9 +255,15 @@ class Exchange:
             elif "lost" in reply.config_records:
                 dropped[e] = "it has lost its state and will be enrolled again"
                 self.roster.forget(e)
+            elif "diverged" in reply.config_records:
+                dropped[e] = DIVERGED
             else:
                 contents[e] = reply
         return contents, dropped
+
+    def _test_loss(self, value: object) -> float:
+        """Return a loss; simulated nodes are believed, and a loss that is not finite ends their run."""
+        return value if self.simulated and isinstance(value, float) else self._loss(value)
 
     def _loss(self, value: object) -> float:
         """Return a loss; only one of the user's own can be negative."""

@@ -3,12 +3,14 @@
 enroll     report which agent it is, and take its first state
 train      take the K local steps of a round; in a secure run in five stages, with a masked upload
 evaluate   send only numbers: loss, accuracy, metrics and label; keep this node's own predictor in its folder
+validate   send the loss on validation data, which the server averages over the nodes
 best       send the loss that it reaches alone
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
@@ -23,17 +25,21 @@ from torch import Tensor
 
 from focusfl.algorithms.local import Local
 from focusfl.core import Algorithm, Data, State, Upload
-from focusfl.core.tree import repeat, tree_map
+from focusfl.core.tree import flatten, repeat, tree_map
+from focusfl.data.federation import split_validation
 from focusfl.data.own.inputs import Inputs
 from focusfl.engines import Scores, audit
 from focusfl.engines.one_agent import LocalAgent, predictor
 from focusfl.fairness import scores
 from focusfl.flower.protocol import secure_round
+from focusfl.flower.protocol.course import Course
 from focusfl.flower.protocol.memory import Memory
 from focusfl.flower.protocol.roster import run_signature
 from focusfl.flower.protocol.wire import Refused, to_arrays, to_tree
+from focusfl.flower.secure_sums import fixed_point
 from focusfl.models import losses
-from focusfl.models.task import InitialWeights, Task
+from focusfl.models.task import InitialWeights, TargetScale, Task
+from focusfl.run.early_stopping import MAX_EXPLOSIONS
 from focusfl.run.saved.of_result import assembled
 from focusfl.run.settings import Settings
 from focusfl.run.setup import Model
@@ -41,12 +47,17 @@ from focusfl.util.errors import InputError
 
 LOGGER = logging.getLogger("focusfl")
 STAGES = ("keys", "shares", "masked", "agree", "reveal")  # the stages of a secure sum
+MIN_RATE = 4.0**-MAX_EXPLOSIONS
 MAX_JOBS = 32  # per process: a worker of a simulation runs many nodes
 _JOBS: OrderedDict[tuple[str, int, str], Job] = OrderedDict()  # by app, run and configuration
 
 
 class LostState(Refused):
     """The agent's first state must come from the server again."""
+
+
+class OwnTrainingDiverged(Exception):
+    """A number of this node is not finite."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +71,21 @@ class Job:
     testing: Data
     classes: int | None
     simulated: bool = False  # the node also sends its state and losses, and accepts a state: runs can resume
-    validation: Data | None = None
+    validation: Data | None = None  # by default the share `settings.validation` of the training examples
+    target: TargetScale | None = None  # in regression: the network learns scaled targets
     columns: str = ""  # digest of a table's column names, which must be the same at all nodes
     inputs: Inputs | None = None  # the form of an example; by default an array of the training data's shape
     labels: tuple[str, ...] = ()  # the names of the classes, if they have names
     tasks: dict[int, Task] = field(default_factory=dict)  # the network with its loss, by seed
+    splits: dict[int, tuple[Data, Data | None]] = field(default_factory=dict)  # training and validation, by seed
+
+    def split(self, seed: int, e: int) -> tuple[Data, Data | None]:
+        """Return the examples for training and for validation, as `Federation.with_validation` splits them."""
+        if seed not in self.splits:
+            share, whole = self.settings.validation, (self.training, self.validation)
+            given = self.validation is not None or not share
+            self.splits[seed] = whole if given else split_validation(self.training, float(share or 0), seed, e)
+        return self.splits[seed]
 
 
 def client(make_job: Callable[[Context], Job]) -> ClientApp:
@@ -98,6 +119,10 @@ def client(make_job: Callable[[Context], Job]) -> ClientApp:
     def _(message: Message, context: Context) -> Message:
         return Message(node(message, context).evaluate(), reply_to=message)
 
+    @app.evaluate("validation")
+    def _(message: Message, context: Context) -> Message:
+        return Message(node(message, context).validate(), reply_to=message)
+
     @app.query("best")
     def _(message: Message, context: Context) -> Message:
         return Message(node(message, context).best(), reply_to=message)
@@ -130,11 +155,13 @@ class Node:
         self.t, self.rounds, self.seed = (int(str(ask[name])) for name in ("t", "rounds", "seed"))
         self.begin = bool(ask.get("begin", False))
         self.part = str(ask.get("part", "test"))
-        self.rate = float(str(ask["rate"])) if job.simulated and "rate" in ask else 1.0
+        self.course = Course.read(ask, job.settings.local.lr == "auto")
+        self.training, self.validation = job.split(self.seed, self.e)
         self.memory = Memory(context, str(ask["key"]))
         if self.seed not in job.tasks:
             loss = losses.resolve(job.settings.loss, job.classes, job.training.y.dim() == 2)
-            job.tasks[self.seed] = Task(InitialWeights(job.model, self.seed).network(), job.classes, loss)
+            network = InitialWeights(job.model, self.seed).network()
+            job.tasks[self.seed] = Task(network, job.classes, loss, job.target)
         self.task = job.tasks[self.seed]
         if job.simulated and "state" in self.content:
             self.memory.keep(-1, {}, to_tree(self.content, "state"))
@@ -147,12 +174,12 @@ class Node:
         """
         job = self.job
         self.task.check(job.training.x)  # torch's own error, which Flower sends to the server, would quote a label
-        starts_over = self.begin or self.memory.recall(self.t) is None
+        starts_over = self.begin or self.memory.recall(self.t, self.course) is None
         if starts_over and job.settings.secure:
             self.memory.forget()
         elif starts_over:
-            self.memory.keep(self.t - 1, {}, to_tree(self.content, "state"))
-        hello: dict[str, Any] = {"agent": self.e, "n": len(job.training.y), "columns": job.columns}
+            self.memory.keep(self.t - 1, {}, to_tree(self.content, "state"), self.course)
+        hello: dict[str, Any] = {"agent": self.e, "n": len(self.training.y), "columns": job.columns}
         hello |= {"job": run_signature(job.algorithm, job.settings), "starts_over": starts_over}
         return RecordDict({"hello": ConfigRecord(hello | {"classes": -1 if job.classes is None else job.classes})})
 
@@ -164,40 +191,74 @@ class Node:
             new, upload = self._local()
         except LostState:
             return RecordDict({"lost": ConfigRecord()})  # the server will enroll it again
+        except OwnTrainingDiverged:
+            return RecordDict({"diverged": ConfigRecord()})
         reply = RecordDict({"add": to_arrays(upload.add), "each": to_arrays(upload.each)})
         if self.job.simulated:
             reply["state"] = to_arrays(new)
         return reply
 
     def masked(self, stage: str, context: Context) -> RecordDict:
-        """Take part in one stage of a secure sum; the third one includes the K local steps."""
+        """Take part in one stage of a secure sum; the third one includes the K local steps, or the validation."""
         values, about = None, b""
         if stage == "masked":
-            job, view, (_, upload) = self.job, to_tree(self.content, "view"), self._local()
-            claims = job.algorithm.contribution(view, upload, torch.tensor(float(len(job.training.y))))
-            sizes = audit.size_histogram(claims, tuple(self.task.parameters))
-            values = {**upload.add, secure_round.SIZES: sizes}
-            ask = self.memory.key, self.t, self.rounds, self.seed
+            job, view = self.job, to_tree(self.content, "view")
+            try:
+                values = self._validation_loss() if self.part == "validation" else self._summands(view)
+                _require_moderate(values, fixed_point.MAX_VALUE)
+            except OwnTrainingDiverged:
+                return RecordDict({"diverged": ConfigRecord()})
+            ask = self.memory.key, self.t, self.rounds, self.seed, self.part, *self.course
             about = secure_round.round_digest(job.algorithm, job.settings, ask, view)
         return secure_round.reply(stage, self.e, self.content, context, values, about)
 
+    def _summands(self, view: State) -> State:
+        """Take the K local steps; return the upload, with a histogram of its size."""
+        _, upload = self._local()
+        claims = self.job.algorithm.contribution(view, upload, torch.tensor(float(len(self.training.y))))
+        return {**upload.add, secure_round.SIZES: audit.size_histogram(claims, tuple(self.task.parameters))}
+
+    def validate(self) -> RecordDict:
+        """Send the loss on this node's validation data."""
+        if self.job.settings.secure:
+            raise Refused("this node takes part in a secure run and sends its validation loss only masked")
+        try:
+            return RecordDict({"add": to_arrays(self._validation_loss())})
+        except OwnTrainingDiverged:
+            return RecordDict({"diverged": ConfigRecord()})
+
+    def _validation_loss(self) -> State:
+        """Return the loss on the node's validation data, and 1 as it has some, to be summed over the nodes."""
+        found = {"loss": torch.tensor(0.0), "agents": torch.tensor(0.0)}
+        if self.validation is not None and len(self.validation.y):
+            view = to_tree(self.content, "view")
+            means, _ = self._means(*self._predict(self.job.algorithm, view, self._state(view), self.validation))
+            found = {"loss": means.loss[0], "agents": torch.tensor(1.0)}
+        _require_moderate(found)
+        return found
+
     def _local(self) -> tuple[State, Upload]:
-        """Run `local` for this round and remember the new state."""
+        """Run `local` for this round and remember the new state.
+
+        Raises:
+            OwnTrainingDiverged: If a number is not finite; the state before stays the latest.
+        """
         last = self.memory.t
-        if last is not None and last > self.t:
+        if last is not None and last > self.t and self.memory.recall(self.t, self.course) is None:
             raise Refused(f"this node has completed round {last + 1} and cannot return to round {self.t + 1}")
         view = to_tree(self.content, "view")
         state = self._state(view)
         new, upload = self.job.algorithm.local(view, state, self._agent(self.t))
         new = tree_map(lambda v: v.detach(), new)
-        self.memory.keep(self.t, state, new)
+        _require_moderate({"state": new, "add": upload.add, "each": upload.each})
+        self.memory.keep(self.t, state, new, self.course)
         return new, upload
 
     def evaluate(self) -> RecordDict:
         """Send only numbers: how good predictions for this node's data are, and its label if the method has one."""
         view, job = to_tree(self.content, "view"), self.job
-        state = self._state(view)
-        data = job.validation if self.part == "validation" else job.testing
+        state = self._final_state(view)
+        data = self.validation if self.part == "validation" else job.testing
         if data is None:
             raise Refused("this node has no validation data")
         label = None if job.settings.secure else job.algorithm.label(view, state)
@@ -230,9 +291,14 @@ class Node:
     def best(self) -> RecordDict:
         """Train alone on this node's data, and send the loss: the best loss for its excess risk."""
         alone = Local()
-        state: State = alone.start(InitialWeights(self.job.model, self.seed), 1)
-        for t in range(self.rounds):
-            state, _ = alone.local({}, state, self._agent(t))
+        start: State = alone.start(InitialWeights(self.job.model, self.seed), 1)
+        state, t, rate = start, 0, 1.0
+        while t < self.rounds:
+            new, _ = alone.local({}, state, self._agent(t, rate))
+            if _is_moderate(new) or self.job.settings.local.lr != "auto" or rate < MIN_RATE:
+                state, t = new, t + 1
+            else:  # as the loop of every run does where there is no best round
+                state, rate = start, rate / 4
         predictions, y = self._predict(alone, {}, state, self.job.testing)
         means, _ = self._means(predictions, y)
         return RecordDict({"scores": MetricRecord({"loss": float(means.loss)})})
@@ -254,20 +320,26 @@ class Node:
             raise Refused("a metric cannot be measured at this node; its own log says why") from None
         return {name: float(value) for name, value in found.items()}
 
-    def _agent(self, t: int) -> LocalAgent:
+    def _agent(self, t: int, rate: float | None = None) -> LocalAgent:
         train = self.job.settings.local
-        lr = self.rate * train.lr_at(t, self.rounds)
-        return LocalAgent(self.task, self.job.training, train, lr, self.seed, t, self.e, self.job.validation)
+        lr = (self.course.rate if rate is None else rate) * train.lr_at(t, self.rounds)
+        return LocalAgent(self.task, self.training, train, lr, self.seed, t, self.e, self.validation)
 
     def _state(self, view: State) -> State:
         """What it remembers; after a restart, a first state."""
-        known = self.memory.recall(self.t)
+        known = self.memory.recall(self.t, self.course)
         if known is not None:
             return known
         try:
             return self.job.algorithm.enroll(view)
         except KeyError as error:  # what agents receive is not enough to make the method's first state
             raise LostState("this node has lost its state and must be enrolled again") from error
+
+    def _final_state(self, view: State) -> State:
+        """The state to predict with: if it missed the last round after training, that from before these rounds."""
+        missed = self.course.last >= 0 and self.memory.t != self.course.last
+        before = self.memory.recall_best(self.course) if missed else None
+        return self._state(view) if before is None else before
 
     def _means(self, predictions: Tensor, y: Tensor) -> tuple[Scores, Tensor]:
         """Return the mean loss and accuracy, and the loss of each example."""
@@ -288,6 +360,17 @@ class Node:
         if self.job.simulated:
             reply["examples"] = ArrayRecord(OrderedDict(loss=Array(losses.numpy())))
         return reply
+
+
+def _require_moderate(tree: State, most: float = math.inf) -> None:
+    """Raise OwnTrainingDiverged if a number is not finite, or larger than `most`."""
+    if not _is_moderate(tree, most):
+        raise OwnTrainingDiverged
+
+
+def _is_moderate(tree: State, most: float = math.inf) -> bool:
+    numbers = (v for v in flatten(tree).values() if v.is_floating_point())
+    return all(bool((torch.isfinite(v) & (v.abs() <= most)).all()) for v in numbers)
 
 
 def number(context: Context) -> int:

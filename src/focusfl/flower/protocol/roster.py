@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from focusfl.core import Algorithm, State
 from focusfl.engines.base import Part
+from focusfl.flower.protocol.course import STRAIGHT, Course
 from focusfl.flower.protocol.wire import Refused, known_records, to_arrays
 from focusfl.models import losses
 from focusfl.run.settings import Settings
@@ -35,7 +36,8 @@ class Hello(NamedTuple):
 def run_signature(algorithm: Algorithm, settings: Settings) -> str:
     """What server and node must have in common; the server compares."""
     loss = "" if settings.loss is None else f" loss {losses.describe(settings.loss)}"
-    return f"{algorithm!r} {settings.train!r}{loss}" + " secure" * settings.secure
+    validation = f" validation {settings.validation:g}" if settings.validation else ""
+    return f"{algorithm!r} {settings.train!r}{loss}{validation}" + " secure" * settings.secure
 
 
 @dataclass
@@ -49,7 +51,7 @@ class Roster:
     E: int
     key: str  # the run's key, in hex digits
     log: Callable[[str], None] = LOGGER.warning
-    rate: float = 1.0  # the factor of the learning rate; not 1 only in a simulation
+    course: Course = STRAIGHT  # where the run is
     nodes: dict[int, int] = field(default_factory=dict)  # agent: node id
     refused: dict[int, str] = field(default_factory=dict)  # node id: why it is not an agent
     hellos: dict[int, Hello] = field(default_factory=dict)  # by node id, of nodes that fit but for their columns
@@ -157,7 +159,7 @@ class Roster:
         """A message, with the fields that all have: which run, which round."""
         ask: dict[str, Any] = {"key": self.key, "t": t, "rounds": self.settings.T, "seed": self.settings.seed}
         ask |= {"begin": begin} | ({} if part == "test" else {"part": part})
-        ask |= {} if self.rate == 1 else {"rate": self.rate}
+        ask |= self.course.fields()
         content = RecordDict({**(records or {}), "ask": ConfigRecord(ask)})
         return Message(content, node, kind, ttl=max(self.settings.timeout, FIRST_REPLY_TIMEOUT) + 60)
 

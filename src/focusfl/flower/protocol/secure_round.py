@@ -6,9 +6,9 @@ import hashlib
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +18,10 @@ from torch import Tensor
 from focusfl.core import Algorithm, State, Upload
 from focusfl.core.tree import flatten, unflatten
 from focusfl.engines import Replies, audit
+from focusfl.engines.base import Part
 from focusfl.engines.plan import Ints
-from focusfl.flower.protocol.exchange import Exchange, FalseSum, TooFewReplies
+from focusfl.flower.protocol.course import LATEST
+from focusfl.flower.protocol.exchange import DIVERGED, VALIDATION, Exchange, FalseSum, TooFewReplies
 from focusfl.flower.protocol.expected import expected
 from focusfl.flower.protocol.roster import one_line, run_signature
 from focusfl.flower.protocol.wire import Refused, checked_array, known_records
@@ -57,33 +59,87 @@ def require_sums_only(algorithm: Algorithm, server: State, task: Task) -> None:
 
 
 def secure_round(exchange: Exchange, server: State, t: int, cohort: Ints) -> Replies:
-    """Run `Exchange.round` with masked uploads.
+    """Run `Exchange.round` with masked uploads."""
+    settings = exchange.roster.settings
+    _, like = expected(exchange.roster.algorithm, server, exchange.task, settings.local.lr_at(t, settings.T))
+    sums = flatten(like.add) | {SIZES: torch.zeros(audit.BINS)}
+    add, answered, noticed = _sum(exchange, server, Ask(f"round {t + 1}", t, "test", sums), cohort)
+    _require_honest(exchange, server, t, add, answered)
+    return Replies(unflatten(add), {}, np.array(answered), noticed)
+
+
+def secure_validation(exchange: Exchange, server: State, agents: Ints) -> tuple[float | None, tuple[int, ...]]:
+    """Run `Exchange.validate` with masked losses; return their mean, and who is in the sum."""
+    add, answered, _ = _sum(exchange, server, Ask("validation", LATEST, "validation", VALIDATION), agents)
+    total, count = float(add["loss"]), float(add["agents"])
+    own_loss = not (exchange.roster.settings.loss is None or isinstance(exchange.roster.settings.loss, str))
+    if abs(count - round(count)) > 1e-3 or not 0 <= round(count) <= len(answered):
+        raise FalseSum(f"validation: the losses of agents {answered} count {count:g} times: one of them lies")
+    if total < -ZERO_BELOW and not own_loss:
+        raise FalseSum(f"validation: the losses of agents {answered} add up to {total:g}: one of them lies")
+    return total / round(count) if round(count) else None, tuple(answered)
+
+
+class Ask(NamedTuple):
+    """What a secure sum is of.
+
+    Attributes:
+        what: Its name in messages.
+        t: The round that nodes are told.
+        part: "validation" for validation losses; "test" for a round of training.
+        sums: Tensors like the sums, by name.
+    """
+
+    what: str
+    t: int
+    part: Part
+    sums: Mapping[str, Tensor]
+
+
+Sums = tuple[dict[str, Tensor], list[int], dict[int, str]]  # the sums, who is in them, and what was noticed of whom
+
+
+def _sum(exchange: Exchange, server: State, ask: Ask, cohort: Ints) -> Sums:
+    """Return the sums over the agents of the cohort.
 
     An agent that fails on the way is left out; with too few agents there is no sum. If agents' wrong shares are the
     reason, the sum is repeated without them.
     """
     culprits: dict[int, str] = {}
     while True:
+        dropped: dict[int, str] = {}
         try:
-            return _attempt(exchange, server, t, cohort, culprits)
+            return _attempt(exchange, server, ask, cohort, culprits, dropped)
         except SecureSumFailed as why:
             new = {e: one_line(reason) for e, reason in why.culprits.items() if e not in culprits}
             if not new:
-                raise TooFewReplies(f"round {t + 1}: {why}") from why
+                if diverged := [e for e, reason in dropped.items() if reason == DIVERGED]:
+                    raise exchange.divergence(ask.what, diverged) from why
+                raise TooFewReplies(f"{ask.what}: {why}") from why
             culprits |= new
-            exchange.roster.log(one_line(f"round {t + 1}: {why}; trying again without agents {sorted(new)}"))
+            exchange.roster.log(one_line(f"{ask.what}: {why}; trying again without agents {sorted(new)}"))
 
 
-def _attempt(exchange: Exchange, server: State, t: int, cohort: Ints, excluded: dict[int, str]) -> Replies:
-    """Run the five stages once, without the excluded agents; the dictionary says why they are."""
-    roster, settings = exchange.roster, exchange.roster.settings
-    _, like = expected(roster.algorithm, server, exchange.task, settings.local.lr_at(t, settings.T))
-    expected_sums = flatten(like.add) | {SIZES: torch.zeros(audit.BINS)}
+def _attempt(
+    exchange: Exchange,
+    server: State,
+    ask: Ask,
+    cohort: Ints,
+    excluded: dict[int, str],
+    dropped: dict[int, str],
+) -> Sums:
+    """Run the five stages once, without the excluded agents; the dictionary says why they are.
+
+    Those that fail are put into `dropped`, also if there is no sum.
+    """
+    roster, settings, t = exchange.roster, exchange.roster.settings, ask.t
+    expected_sums = dict(ask.sums)
     view = roster.algorithm.downlink(server, torch.tensor(0))
-    about = round_digest(roster.algorithm, settings, (roster.key, t, settings.T, settings.seed), view)
+    said = roster.key, t, settings.T, settings.seed, ask.part, *roster.course
+    about = round_digest(roster.algorithm, settings, said, view)
     shapes = {k: tuple(v.shape) for k, v in expected_sums.items()}
     sums = SecureSum(shapes, settings.minimum or majority(len(cohort)), about, _server_trusts())
-    dropped = {e: "it is not connected" for e in cohort.tolist() if e not in roster.nodes} | excluded
+    dropped.update({e: "it is not connected" for e in cohort.tolist() if e not in roster.nodes} | excluded)
 
     def stage(
         kind: str,
@@ -94,7 +150,7 @@ def _attempt(exchange: Exchange, server: State, t: int, cohort: Ints, excluded: 
         """Send the messages of one stage, and process the replies agent by agent."""
         receivers = sorted(agents)
         if kind == "masked":
-            messages = exchange.messages("train.masked", server, t, np.array(receivers))
+            messages = exchange.messages("train.masked", server, t, np.array(receivers), ask.part)
         else:
             messages = {e: roster.message(f"train.{kind}", roster.nodes[e], t) for e in receivers}
         for e, message in messages.items():
@@ -103,6 +159,9 @@ def _attempt(exchange: Exchange, server: State, t: int, cohort: Ints, excluded: 
             try:
                 if isinstance(reply, str):
                     raise InputError(reply)
+                if "diverged" in reply.config_records:
+                    dropped[e] = DIVERGED
+                    continue
                 receive(e, reply)
             except SecureSumFailed:
                 raise
@@ -118,8 +177,8 @@ def _attempt(exchange: Exchange, server: State, t: int, cohort: Ints, excluded: 
         stage("masked", sums.shares, inbox, lambda e, r: sums.receive_masked_input(e, _arrays(r, expected_sums)))
         votes = sums.consistency_request()
         stage("agree", sums.answered, lambda _: votes, lambda e, r: sums.receive_consistency(e, _record(r)))
-        ask = sums.unmasking_request()
-        stage("reveal", sums.signatures, lambda _: ask, lambda e, r: sums.receive_unmasking(e, _record(r)))
+        opening = sums.unmasking_request()
+        stage("reveal", sums.signatures, lambda _: opening, lambda e, r: sums.receive_unmasking(e, _record(r)))
         total = sums.result()
     finally:
         left_out = {e: why for e, why in sorted(dropped.items()) if e not in sums.answered}
@@ -127,12 +186,11 @@ def _attempt(exchange: Exchange, server: State, t: int, cohort: Ints, excluded: 
             e: f"{one_line(why)}; others' shares were used, and its upload is in the sum"
             for e, why in sums.liars.items()
         }
-        exchange.log(f"round {t + 1}: left out", left_out)
-        exchange.log(f"round {t + 1}: noticed", liars)
+        exchange.log(f"{ask.what}: left out", left_out)
+        exchange.log(f"{ask.what}: noticed", liars)
     rounded = {k: v if v.ndim > 1 else np.where(np.abs(v) < ZERO_BELOW, 0, v) for k, v in total.items()}
     add = {k: torch.from_numpy(v).to(expected_sums[k].dtype) for k, v in rounded.items()}
-    _require_honest(exchange, server, t, add, sorted(sums.answered))
-    return Replies(unflatten(add), {}, np.array(sorted(sums.answered)), left_out | liars)
+    return add, sorted(sums.answered), left_out | liars
 
 
 def _require_honest(exchange: Exchange, server: State, t: int, add: dict[str, Tensor], agents: list[int]) -> None:
@@ -195,11 +253,11 @@ def node_setup(e: int, context: Context) -> NodeSetup:
     return me
 
 
-def round_digest(algorithm: Algorithm, settings: Settings, ask: tuple[str, int, int, int], view: State) -> bytes:
+def round_digest(algorithm: Algorithm, settings: Settings, ask: tuple[Any, ...], view: State) -> bytes:
     """Return the hash of what an upload is computed from besides the data: method, options, round and models.
 
     It goes into the masks, so that a node's numbers add up only with those of nodes that were sent the same.
-    `ask` is the run's key, the round, the number of rounds and the seed.
+    `ask` is the run's key, the round, the number of rounds, the seed, the part and the course.
     """
     found = hashlib.sha256(repr((run_signature(algorithm, settings), *ask)).encode())
     for name, tensor in sorted(flatten(view).items()):
