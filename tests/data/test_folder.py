@@ -87,7 +87,7 @@ def test_every_layout_gives_back_what_was_written(tmp_path, suffix, layout):
             table(tmp_path / f"{part}{suffix}", *held[part])
     (tmp_path / ".DS_Store").touch()
     (tmp_path / "README.md").write_text("about")
-    fed = folder(tmp_path)
+    fed = folder(tmp_path, scale=False)
     assert fed.agents == ("aarau", "bern", "chur") and fed.classes == 3 and fed.clusters is None
     for e, name in enumerate(fed.agents):
         mine = [pair for part, pair in held.items() if part.split("/")[0] == name]
@@ -179,7 +179,7 @@ def test_random_tables_survive_the_round_trip(tmp_path_factory, suffix, data):
         y = data.draw(st.lists(label, min_size=n, max_size=n))
         table(root / f"{name}{suffix}", x, y)
         held.append(sorted(zip(map(tuple, x.tolist()), y, strict=True)))
-    fed = folder(root, seed=data.draw(st.integers(0, 99)))
+    fed = folder(root, seed=data.draw(st.integers(0, 99)), scale=False)
     assert [everything(fed, e) for e in range(2)] == held
 
 
@@ -197,7 +197,12 @@ def test_words_become_numbers_and_floats_mean_regression(tmp_path, suffix):
     assert fed.labels == ("ant", "cow", "pig") and sorted(y for _, y in everything(fed, 1)) == [0, 2, 2]
     fed = folder(tmp_path / "f")
     assert fed.classes is None and sorted(y for _, y in everything(fed, 0)) == [-4, 1, 3]
-    assert ff.fit(ff.FedAvg(), fed, rounds=1).setup.model().state_dict().keys() == {"1.weight", "1.bias"}
+    assert ff.fit(ff.FedAvg(), fed, rounds=1).setup.model().state_dict().keys() == {
+        "1.weight",
+        "1.bias",
+        "3.weight",
+        "3.bias",
+    }
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
@@ -217,11 +222,11 @@ def test_columns_are_matched_by_name_and_csv_goes_with_parquet(tmp_path):
 def test_a_split_depends_on_the_seed_and_the_agent_alone(tmp_path):
     for e, name in enumerate("acd"):
         table(tmp_path / f"{name}.csv", *examples(40, e))
-    first, again, other = folder(tmp_path), folder(tmp_path), folder(tmp_path, seed=1)
+    first, again, other = (folder(tmp_path, seed=seed, scale=False) for seed in (0, 0, 1))
     assert first.fingerprint == again.fingerprint != other.fingerprint
     assert len(folder(tmp_path, test=0.5).test(0).y) == 20
     table(tmp_path / "b.csv", *examples(40, 9))
-    assert torch.equal(folder(tmp_path).test(2).x, first.test(1).x)
+    assert torch.equal(folder(tmp_path, scale=False).test(2).x, first.test(1).x)
 
 
 def test_ambiguous_labels_are_remarked_on(tmp_path):
@@ -241,7 +246,7 @@ def test_clusters_scale_and_hidden(tmp_path):
         x, y = examples(40, e)
         table(tmp_path / f"{name}.csv", x * [5, 0] + [100, 7], y)
     write(tmp_path / "clusters.csv", {"agent": ["c", "a", "b"], "cluster": ["east", "west", "west"]})
-    fed = folder(tmp_path, scale=True, hidden=8)
+    fed = folder(tmp_path, hidden=8)
     assert fed.clusters.tolist() == [1, 1, 0]
     x = fed.training.x
     assert x.mean(0).abs().max() < 1e-4 and abs(x[:, 0].std() - 1) < 0.01 and x[:, 1].abs().max() == 0
@@ -252,7 +257,7 @@ def test_raw_values_are_scaled_as_in_training(tmp_path):
     for e, name in enumerate(["a", "b"]):
         x, y = examples(40, e)
         table(tmp_path / f"{name}.csv", x * [5, 2] + [100, 7], y)
-    raw, fed = folder(tmp_path), folder(tmp_path, scale=True)
+    raw, fed = folder(tmp_path, scale=False), folder(tmp_path)
     assert fed.columns == ("a", "b") and fed.mean.shape == fed.deviation.shape == (2,)
     assert torch.equal(fed.scaled(raw.testing.x.numpy()), fed.testing.x)
     assert torch.equal(fed.scaled(raw.training.x.tolist()), fed.training.x)

@@ -43,6 +43,7 @@ MAX_CLASS_LIKE_LABELS = 10  # so few different floats, all of them whole numbers
 MAX_UNSCALED = 10.0  # mean or deviation of a feature; the default learning rates suit features of about 1
 FEW_TEST = 10  # test examples of an agent, below which its accuracy says little
 SECONDS_BEFORE_BAR = 2.0
+TINY = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class FolderFederation(Federation):
         if largest[j] <= MAX_UNSCALED:
             return []
         numbers = f"mean {x[:, j].mean():.3g}, deviation {x[:, j].std(correction=0):.3g}"
-        return [f"column {self.columns[j]!r} has large values ({numbers}): data.scale = true scales all columns"]
+        return [f"column {self.columns[j]!r} has large values ({numbers}): leave out data.scale = false"]
 
     def scaled(self, x: Any) -> Tensor:
         """Scale raw values as the training data were scaled. `result.predict` does this by itself.
@@ -156,7 +157,7 @@ def folder(
     label: str = "label",
     text: str = "text",
     hidden: int | None = None,
-    scale: bool = False,
+    scale: bool | None = None,
     encode: Callable[[list[str]], Tensor] | None = None,
     max_mb: int = MAX_MB,
     drop: Names = (),
@@ -173,7 +174,8 @@ def folder(
         label: The name of the label column in csv and parquet.
         text: The name of the text column in csv and parquet.
         hidden: Hidden units of the recipe's MLP; 0 is a linear model. By default 32.
-        scale: Whether to scale each feature to mean 0 and deviation 1 over all agents' training data.
+        scale: Whether to scale each feature to mean 0 and deviation 1 over all agents' training data. By default
+            tables are scaled, and arrays, images and text are not. Categories stay 0 and 1.
         encode: A function from texts to [n, d]; by default frozen sentence embeddings.
         max_mb: A compressed file that would unpack to more megabytes is refused.
         drop: Columns of a table to leave out.
@@ -190,7 +192,7 @@ def folder(
         InputError: Something cannot be used; the message names the file and the row.
 
     Example:
-        ``fed = folder("hospitals", label="diagnosis", scale=True)``
+        ``fed = folder("hospitals", label="diagnosis")``
     """
     require("data.seed", seed, seed >= 0, "0 or more")
     require("data.test", test, 0 < test < 1, "a share between 0 and 1")
@@ -243,7 +245,7 @@ def folder(
         file_notes=tuple(note for part in parts for note in part.notes),
         root=root,
     )
-    return _scale(fed) if scale else fed
+    return _scale(fed) if (schema is not None if scale is None else scale) else fed
 
 
 def inputs_of(
@@ -300,10 +302,10 @@ def _with_labels(part: FileContents) -> FileContents:
 
 
 def _scale(fed: FolderFederation) -> FolderFederation:
-    x = fed.training.x
+    x = fed.training.x.double()  # the square of a tiny or huge number is no float32
     smallest, constant = x.amin(0), x.amin(0) == x.amax(0)  # rounding can give a constant a tiny deviation
-    mean = torch.where(constant, smallest, x.mean(0))
-    deviation = torch.where(constant, 1, x.std(0, correction=0))
+    mean = torch.where(constant, smallest, x.mean(0)).float()
+    deviation = torch.where(constant, 1, x.std(0, correction=0).clamp_min(TINY)).float()
     assert fed.inputs is not None
     if fed.inputs.schema is not None:  # 0 and 1 of categories stay as they are
         amounts = torch.tensor(fed.inputs.schema.amounts)
