@@ -23,19 +23,14 @@ from torch import Tensor
 
 from focusfl.data.check import as_inputs
 from focusfl.data.federation import Federation
-from focusfl.data.own.readers import (
-    MAX_MB,
-    FileContents,
-    check_names,
-    csv_rows,
-    parquet_columns,
-    parse_cell,
-    read_npz_arrays,
-    require_regular,
-    with_inputs,
-)
+from focusfl.data.own.arrays import read_npz_arrays
+from focusfl.data.own.contents import MAX_MB, FileContents, with_inputs
+from focusfl.data.own.csv_files import csv_rows
+from focusfl.data.own.entries import require_regular
+from focusfl.data.own.numbers import parse_cell
 from focusfl.data.own.schema import Schema
 from focusfl.data.own.table import Table, cell_value, number_word
+from focusfl.data.own.table_files import check_names, parquet_columns
 from focusfl.util.errors import InputError, nearest
 
 Kind = Literal["a table", "text", "arrays", "images"]

@@ -25,7 +25,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from focusfl.data.own.readers import FileContents, not_a_number
+from focusfl.data.own.contents import FileContents
+from focusfl.data.own.numbers import not_a_number
 from focusfl.data.own.table import Table
 from focusfl.util.errors import InputError, Problems, nearest
 
