@@ -112,7 +112,7 @@ LABELS = [i % 2 for i in range(N)]
     [
         ("x", range(N), "number"),
         ("x", [1.5, -2] * 20, "number"),
-        ("x", [3] * N, "number"),  # as ever: scaled it is 0
+        ("x", [3] * N, "constant"),
         ("x", ["True", "false"] * 20, "number"),
         ("patient_id", range(N), "id"),
         ("PatientNr", range(N), "id"),

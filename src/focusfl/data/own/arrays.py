@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from focusfl.util.errors import InputError
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
-def read_npz(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[FileContents]:
+def read_npz(
+    path: Path, label: str, text: str, max_mb: int = MAX_MB, drop: Collection[str] = ()
+) -> list[FileContents]:
     """Read an npz file with x and y, or with x_train, y_train, x_test and y_test; nothing is unpickled."""
     arrays = read_npz_arrays(path, max_mb)
     ends = [""] if "x" in arrays else ["_train", "_test"]

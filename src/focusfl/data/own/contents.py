@@ -29,6 +29,7 @@ class FileContents:
         counted: How rows are counted, for messages.
         columns: The names of a table's features, in order.
         notes: What the user should know about how the file was read, one sentence each.
+        dropped: The columns that the user left out.
     """
 
     path: Path
@@ -39,6 +40,7 @@ class FileContents:
     counted: str = ""
     columns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
     def at(self, i: int, column: str = "") -> str:
         """Return where example i is, for messages.

@@ -14,20 +14,19 @@ from focusfl.core import Data
 from focusfl.data.federation import Federation, Rows, own_recipe
 from focusfl.data.overview import overview
 from focusfl.data.own.contents import MAX_MB, FileContents
-from focusfl.data.own.examples import align, input_tensors, inputs_of, split_test
+from focusfl.data.own.examples import input_tensors, inputs_of, split_test
+from focusfl.data.own.gather import Gathered, Reading, gather
 from focusfl.data.own.inputs import Inputs
-from focusfl.data.own.labels import TargetOption, encode_labels, with_labels
-from focusfl.data.own.layout import expanded, find_agents, read_agent, read_clusters
-from focusfl.data.own.schema import MissingOption, Schema, infer, listed
+from focusfl.data.own.labels import MAX_CLASS_LIKE_LABELS, TargetOption, spellings_note
+from focusfl.data.own.layout import expanded, find_agents, read_clusters
+from focusfl.data.own.schema import MissingOption, Schema, listed
 from focusfl.util.errors import Problems, require, require_choice
 from focusfl.util.files import visible
-from focusfl.util.progress import count_progress
 
 Names = str | list[str] | tuple[str, ...]
-MAX_CLASS_LIKE_LABELS = 10  # so few different floats, all of them whole numbers, may be meant as classes
 MAX_UNSCALED = 10.0  # mean or deviation of a feature; the default learning rates suit features of about 1
 FEW_TEST = 10  # test examples of an agent, below which its accuracy says little
-SECONDS_BEFORE_BAR = 2.0
+MAX_NOTES = 8  # on files
 TINY = torch.finfo(torch.float32).tiny
 
 
@@ -78,22 +77,32 @@ class FolderFederation(Federation):
     def _repr_html_(self) -> str:
         return overview(self, self.agents, self.labels, self.columns)
 
+    def understood(self) -> list[str]:
+        """Return how the files were read: labels, and what each column of a table is; one sentence each."""
+        schema = [] if self.inputs is None or self.inputs.schema is None else self.inputs.schema.describe()
+        return [*self.file_notes, *self._target(), *schema]
+
+    def _target(self) -> list[str]:
+        if self.inputs is None or self.inputs.kind != "a table":
+            return []
+        y = self.all_rows.y
+        if self.classes is None:
+            return [f"label: {self.inputs.label}, a number from {y.min():.4g} to {y.max():.4g}"]
+        names = self.labels or [str(c) for c in range(self.classes)]
+        counts = torch.bincount(y, minlength=self.classes).tolist()
+        each = listed([f"{name} ({n})" for name, n in zip(names, counts, strict=True)])
+        return [f"label: {self.inputs.label}, classes (training examples): {each}"]
+
     def remarks(self) -> list[str]:
         """Return how tables were understood, and warnings about what may be misunderstood, one sentence each."""
         schema = [] if self.inputs is None or self.inputs.schema is None else self.inputs.schema.remarks()
         return [*self.file_notes, *schema, *self._label_remarks(), *self._agent_remarks(), *self._scale_remarks()]
 
     def _label_remarks(self) -> list[str]:
-        lower = [name.lower() for name in self.labels]
-        similar = [name for name in self.labels if lower.count(name.lower()) > 1]
-        if similar:
-            return [
-                f"classes {', '.join(similar)} differ only in capital letters: if they are one, use one spelling"
-            ]
         values = self.training.y.unique() if self.classes is None else torch.zeros(0)
         if 0 < len(values) <= MAX_CLASS_LIKE_LABELS and bool((values % 1 == 0).all()):
             kind = f"decimal numbers such as {float(values[0])}"
-            return [f"the labels are {kind}, so this is regression; for classes write whole numbers"]
+            return [f"the labels are {kind}, so this is regression; data.target=class makes classes"]
         return []
 
     def _agent_remarks(self) -> list[str]:
@@ -185,37 +194,22 @@ def folder(
     require("data.max_mb", max_mb, max_mb > 0, "megabytes, more than 0")
     require_choice("data.missing", missing, get_args(MissingOption))
     require_choice("data.target", target, get_args(TargetOption))
-    places = find_agents(root := expanded(path))
-    clusters = read_clusters(root / "clusters.csv", list(places))
+    reading = Reading(label, text, max_mb, _names(drop), _names(categorical), missing, target)
     problems = Problems()
-    contents: list[list[FileContents]] = []  # [E] an agent's training and test data, or all of it
-    with count_progress("reading agents", len(places), delay=SECONDS_BEFORE_BAR) as advance:
-        for place in places.values():
-            with problems.collect():
-                contents.append(read_agent(place, root, label, text, max_mb))
-            advance(1)
-    problems.report()
-    if missing == "impute":
-        contents = [[with_labels(part) for part in agent] for agent in contents]
-    parts = align([part for agent in contents for part in agent])
-    y, label_names = encode_labels(parts, target)
-    schema = _schema(parts, [len(agent) for agent in contents], _names(drop), _names(categorical), missing)
+    places = find_agents(root := expanded(path), problems)
+    clusters = None
+    with problems.collect():
+        clusters = read_clusters(root / "clusters.csv", list(places))
+    files = gather([*places.values()], root, reading, problems)
+    x = input_tensors(files.parts, encode)
+    training, testing = _split(files, x, list(places), seed, test)
+    schema = files.schema
     if schema is not None:
-        parts = [replace(part, x=schema.encode(part, problems)) for part in parts]
-        problems.report()
-    data = iter([Data(*pair) for pair in zip(input_tensors(parts, encode), y, strict=True)])
-    pairs = []
-    for name, agent in zip(places, contents, strict=True):
-        whole = next(data)
-        with problems.collect():
-            split = len(agent) == 1
-            pairs.append(split_test(whole, test, seed, name, agent[0].path) if split else (whole, next(data)))
-    problems.report()
-    training, testing = Rows.join([a for a, _ in pairs]), Rows.join([b for _, b in pairs])
-    if schema is not None:
+        schema, keep = schema.without_constants(training.x.numpy())
+        training, testing = (replace(rows, x=rows.x[:, keep]) for rows in (training, testing))
         schema = schema.with_means(training.x.numpy())
         training, testing = _filled(training, schema), _filled(testing, schema)
-    classes = None if y[0].is_floating_point() else max(2, *(1 + int(labels.max()) for labels in y))
+    classes = None if files.y[0].is_floating_point() else max(2, *(1 + int(labels.max()) for labels in files.y))
     fed = FolderFederation(
         name=visible(root.resolve().name),
         training=training,
@@ -224,38 +218,41 @@ def folder(
         clusters=clusters,
         recipe=own_recipe(training.x[0].numel(), classes, hidden),
         agents=tuple(places),
-        labels=label_names,
+        labels=files.labels,
         columns=() if schema is None else schema.features,
-        inputs=inputs_of(parts[0], training.x, label, text, encode is not None, schema),
-        file_notes=tuple(note for part in parts for note in part.notes),
+        inputs=inputs_of(files.parts[0], training.x, label, text, encode is not None, schema),
+        file_notes=_file_notes(files.parts),
         root=root,
     )
     return _scale(fed) if (schema is not None if scale is None else scale) else fed
 
 
-def _names(option: Names) -> list[str]:
+def _names(option: Names) -> tuple[str, ...]:
     """Return the names of columns, which may be written with commas."""
-    return [name.strip() for name in option.split(",") if name.strip()] if isinstance(option, str) else list(option)
+    names = option.split(",") if isinstance(option, str) else option
+    return tuple(name.strip() for name in names if name.strip())
 
 
-def _schema(
-    parts: list[FileContents], files: list[int], drop: list[str], categorical: list[str], missing: MissingOption
-) -> Schema | None:
-    """Return what the columns of tables are; None if the files are no tables.
+def _split(files: Gathered, x: list[Tensor], names: list[str], seed: int, test: float) -> tuple[Rows, Rows]:
+    """Return the training and test examples of all agents."""
+    data = iter([Data(*pair) for pair in zip(x, files.y, strict=True)])
+    pairs = []
+    for name, agent in zip(names, files.agents, strict=True):
+        whole = next(data)
+        split = len(agent) == 1
+        pairs.append(split_test(whole, test, seed, name, agent[0].path) if split else (whole, next(data)))
+    return Rows.join([a for a, _ in pairs]), Rows.join([b for _, b in pairs])
 
-    Args:
-        parts: The files of all agents.
-        files: How many of them each agent has; the first is for training.
-        drop: See `folder`.
-        categorical: See `folder`.
-        missing: See `folder`.
-    """
-    if parts[0].kind != "a table":
-        for name, option in (("drop", drop), ("categorical", categorical)):
-            require(f"data.{name}", ", ".join(option), not option, f"nothing: the files are {parts[0].kind}")
-        return None
-    firsts = [sum(files[:e]) for e in range(len(files))]
-    return infer([parts[i] for i in firsts], drop, categorical, missing)
+
+def _file_notes(parts: list[FileContents]) -> tuple[str, ...]:
+    """Return what was noted about files: what holds for several of them once, and of many notes the first."""
+    notes = Problems()
+    for part in parts:
+        for note in part.notes:
+            notes.add(note)
+    lines = notes.lines()
+    more = [f"and {len(lines) - MAX_NOTES} more notes on files"] * (len(lines) > MAX_NOTES)
+    return (*lines[:MAX_NOTES], *more, *spellings_note(parts))
 
 
 def _filled(rows: Rows, schema: Schema) -> Rows:

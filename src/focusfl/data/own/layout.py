@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from focusfl.util.errors import InputError, Problems, nearest
 from focusfl.util.files import visible
 
 FILE_KINDS = "csv, parquet or npz file"
+SPREADSHEET = ": save it as csv"
 READERS = dict(zip(SUFFIXES, (read_csv, read_parquet, read_npz), strict=True))
 
 
@@ -28,29 +30,34 @@ def expanded(path: str | Path) -> Path:
         raise InputError(f"{path}: no such user; write the folder's path (data.path)") from error
 
 
-def find_agents(root: Path) -> dict[str, Path]:
-    """Return agent name -> file or sub-folder, in sorted order."""
+def find_agents(root: Path, problems: Problems) -> dict[str, Path]:
+    """Return agent name -> file or sub-folder, in sorted order; what else is in the folder is a problem.
+
+    Raises:
+        InputError: There are fewer than two agents.
+    """
     if not root.is_dir():
         raise InputError(f"{root}: no such folder (data.path)")
     agents: dict[str, Path] = {}
-    problems = Problems()
     for place in (p for p in visible_entries(root, root) if p.name != "clusters.csv"):
         name = visible(place.name if place.is_dir() else place.stem)
         if not place.is_dir() and place.suffix.lower() not in SUFFIXES:
             expected = f"expected one sub-folder or one {FILE_KINDS} per agent"
-            problems.add(f"{place}: unexpected; {expected}")
+            problems.add(f"{place}: unexpected; {expected}{SPREADSHEET * place.suffix.lower().startswith('.xls')}")
         elif name in agents:
             problems.add(f"{place}: {agents[name]} is an agent of the same name; rename one of them")
         else:
             agents[name] = place
-    problems.report()
     if len(agents) < 2 or agents.keys() == {"train", "test"}:
         expected = f"expected two or more agents, one sub-folder or one {FILE_KINDS} each"
-        raise InputError(f"{root}: {expected}; found {', '.join(agents) or 'no agents'}")
+        problems.add(f"{root}: {expected}; found {', '.join(agents) or 'no agents'}")
+        problems.report()
     return dict(sorted(agents.items()))
 
 
-def read_agent(place: Path, root: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[FileContents]:
+def read_agent(
+    place: Path, root: Path, label: str, text: str, max_mb: int = MAX_MB, drop: Collection[str] = ()
+) -> list[FileContents]:
     """Read one agent's file or sub-folder.
 
     Args:
@@ -59,6 +66,7 @@ def read_agent(place: Path, root: Path, label: str, text: str, max_mb: int = MAX
         label: The name of the label column.
         text: The name of the text column.
         max_mb: See `read_file`.
+        drop: Columns to leave out.
 
     Returns:
         [training, test], or [all examples].
@@ -67,7 +75,7 @@ def read_agent(place: Path, root: Path, label: str, text: str, max_mb: int = MAX
         InputError: The layout or a file cannot be used.
     """
     if not place.is_dir():
-        return read_file(place, label, text, max_mb)
+        return read_file(place, label, text, max_mb, drop)
     entries = visible_entries(place, root)
     named = {p.name if p.is_dir() else p.stem: p for p in entries}
     halves = [named[half] for half in ("train", "test") if half in named]
@@ -78,13 +86,19 @@ def read_agent(place: Path, root: Path, label: str, text: str, max_mb: int = MAX
         return [read_images(place, root)]
     for extra in (p for p in entries if halves and p not in halves):
         raise InputError(f"{extra}: unexpected next to train and test; remove it")
-    read = [[read_images(p, root)] if p.is_dir() else read_file(p, label, text, max_mb) for p in halves or entries]
+    problems, read = Problems(), list[list[FileContents]]()
+    for p in halves or entries:
+        with problems.collect():
+            read.append([read_images(p, root)] if p.is_dir() else read_file(p, label, text, max_mb, drop))
+    problems.report()
     if len(read) == 2 and max(map(len, read)) == 2:
         raise InputError(f"{place}: x_train and x_test inside train or test; expected x and y there")
     return [part for parts in read for part in parts]
 
 
-def read_file(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[FileContents]:
+def read_file(
+    path: Path, label: str, text: str, max_mb: int = MAX_MB, drop: Collection[str] = ()
+) -> list[FileContents]:
     """Read a file by its suffix: one item, or two, training and test, if an npz file has both.
 
     Args:
@@ -92,6 +106,7 @@ def read_file(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[F
         label: The name of the label column in csv and parquet.
         text: The name of the text column in csv and parquet.
         max_mb: A compressed file that would unpack to more megabytes is refused before it is unpacked.
+        drop: Columns to leave out.
 
     Raises:
         InputError: The file cannot be used; the message says why, and names the row.
@@ -99,7 +114,7 @@ def read_file(path: Path, label: str, text: str, max_mb: int = MAX_MB) -> list[F
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path}: unexpected; expected a file that ends in {', '.join(SUFFIXES)}")
     require_regular(path)
-    return READERS[path.suffix.lower()](path, label, text, max_mb)
+    return READERS[path.suffix.lower()](path, label, text, max_mb, drop)
 
 
 def read_clusters(path: Path, agents: list[str]) -> Tensor | None:

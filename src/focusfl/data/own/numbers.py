@@ -10,6 +10,8 @@ from focusfl.util.errors import InputError
 
 Number = TypeVar("Number", int, float)
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?", re.ASCII)
+DIGITS = r"(\d+([.,]\d+)?|\d{1,3}([,.' ]\d{3})+([.,]\d+)?)"
+NUMBER_LIKE = re.compile(rf"[<>~]?=?\s?[+-]?{DIGITS}\s?%?", re.ASCII)
 
 
 def parse_number(kind: Callable[[str], Number], cell: str) -> Number:
@@ -21,6 +23,24 @@ def parse_number(kind: Callable[[str], Number], cell: str) -> Number:
     if "_" in cell:
         raise ValueError(cell)
     return kind(cell)
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number."""
+    try:
+        parse_number(float, cell)
+    except ValueError:
+        return False
+    return True
+
+
+def looks_like_number(word: str) -> bool:
+    """Whether a word is a number that is written in another way: 1,5 or 1'000.50 or 1.000,50 or 12 % or <0.5.
+
+    >>> [looks_like_number(word) for word in ("1,5", "1'000", "1.000,5", "12 %", "<0.5", "A1", "1-2", "31.1.24")]
+    [True, True, True, True, True, False, False, False]
+    """
+    return NUMBER_LIKE.fullmatch(word) is not None
 
 
 def parse_cell(cell: Any, where: str, text: str = "") -> float:
