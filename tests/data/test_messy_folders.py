@@ -204,3 +204,9 @@ def test_spellings_of_labels_are_one_class_also_when_predicting(tmp_path):
     labels = torch.cat([fed.train("bern").y, fed.test("bern").y])
     assert fed.labels == ("ill", "well") and labels.bincount().tolist() == [15, 15]
     assert label_numbers(["ILL", "Well "], fed.labels, fed.classes) == [0, 1]
+
+
+def test_spellings_that_one_file_has_both_are_two_classes_and_are_remarked_on(tmp_path):
+    fed = folder(write(tmp_path / "h", bern=rows(1, label=["hid", "hId", "h  id"] * 10)))
+    assert fed.labels == ("h  id", "hId", "hid", "ill", "well")
+    assert any("hId, hid differ" in line for line in fed.remarks())

@@ -99,6 +99,12 @@ class FolderFederation(Federation):
         return [*self.file_notes, *schema, *self._label_remarks(), *self._agent_remarks(), *self._scale_remarks()]
 
     def _label_remarks(self) -> list[str]:
+        lower = [name.casefold() for name in self.labels]
+        similar = [name for name in self.labels if lower.count(name.casefold()) > 1]
+        if similar:
+            return [
+                f"classes {', '.join(similar)} differ only in capital letters: if they are one, use one spelling"
+            ]
         values = self.training.y.unique() if self.classes is None else torch.zeros(0)
         if 0 < len(values) <= MAX_CLASS_LIKE_LABELS and bool((values % 1 == 0).all()):
             kind = f"decimal numbers such as {float(values[0])}"

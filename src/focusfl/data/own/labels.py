@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
@@ -67,8 +67,8 @@ def missing_label(parts: Sequence[FileContents]) -> Callable[[Any], bool]:
 def encode_labels(parts: list[FileContents], target: TargetOption = "auto") -> tuple[list[Tensor], tuple[str, ...]]:
     """Turn labels into numbers: words are numbered in sorted order over all files, numbers stay as they are.
 
-    Words that differ only in capital letters are one class. Whole numbers of which some are written as 1.0, as
-    pandas does in a file with missing cells, are classes if there are few different ones.
+    Words that differ only in capital letters are one class, unless a file has both. Whole numbers of which some are
+    written as 1.0, as pandas does in a file with missing cells, are classes if there are few different ones.
 
     Args:
         parts: The files.
@@ -100,34 +100,47 @@ def encode_labels(parts: list[FileContents], target: TargetOption = "auto") -> t
             _require_classes(parts[k], y[k])
     problems.report()
     if kinds.words:
-        names, known = class_names(label for labels in y for label in labels)
+        names, known = class_names(y)
         require("the number of classes", len(names), len(names) <= MAX_CLASSES, f"at most {MAX_CLASSES}")
         return [torch.tensor([known[label] for label in labels]) for labels in y], names
     return [torch.tensor([label if is_class else float(label) for label in labels]) for labels in y], ()
 
 
-def class_names(labels: Iterable[str]) -> tuple[tuple[str, ...], dict[str, int]]:
+def class_names(files: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return the names of the classes in order, and the class of each label: of spellings, the most frequent.
 
-    >>> class_names(["Ill", "ill", "ill", "well"])
-    (('ill', 'well'), {'ill': 0, 'Ill': 0, 'well': 1})
+    Args:
+        files: The labels of each file.
+
+    Example:
+        >>> class_names([["Ill", "Well"], ["ill", "ill", "well", "well"]])
+        (('ill', 'well'), {'ill': 0, 'Ill': 0, 'well': 1, 'Well': 1})
+        >>> class_names([["hid", "hId"], ["hid"]])  # in one file: two classes
+        (('hId', 'hid'), {'hid': 1, 'hId': 0})
     """
-    groups = spellings(labels)
+    groups = spellings(files)
     order = sorted((group[0] for group in groups), key=label_order)
     return tuple(order), {label: order.index(group[0]) for group in groups for label in group}
 
 
-def spellings(labels: Iterable[str]) -> list[list[str]]:
-    """Return the labels in groups that differ only in capital letters and blanks, the most frequent first."""
+def spellings(files: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the labels in groups that are one class, the most frequent first.
+
+    They differ only in blanks, or, if no file has two of them, in capital letters.
+    """
+    counts = Counter(label for labels in files for label in labels)
+    each = [{" ".join(label.split()) for label in {*labels}} for labels in files]
+    together = {key for labels in each for key, n in Counter(map(str.casefold, labels)).items() if n > 1}
     groups: dict[str, list[str]] = {}
-    for label, _ in sorted(Counter(labels).items(), key=lambda each: (-each[1], each[0])):
-        groups.setdefault(" ".join(label.split()).casefold(), []).append(label)
+    for label in sorted(counts, key=lambda label: (-counts[label], label)):
+        plain = " ".join(label.split())
+        groups.setdefault(plain if plain.casefold() in together else plain.casefold(), []).append(label)
     return list(groups.values())
 
 
 def spellings_note(parts: Sequence[FileContents]) -> list[str]:
     """Say which labels are read as one class."""
-    written = (label.strip() for part in parts for label in part.y if isinstance(label, str))
+    written = [[label.strip() for label in part.y if isinstance(label, str)] for part in parts]
     groups = [", ".join(sorted(group)) for group in spellings(written) if len(group) > 1]
     return [f"labels that differ only in capital letters or blanks are one class: {'; '.join(groups)}"] * bool(
         groups
