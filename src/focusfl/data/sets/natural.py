@@ -154,7 +154,7 @@ def heart(
         seed: Has no effect here: FLamby's split is fixed. The seed of a run still decides its training.
         path: The folder of the data, or a folder that has it as heart or natural/heart. By default the folders of
             FOCUSFL_FROM are searched.
-        hidden: Hidden units of the recipe's MLP; 0 is a linear model. By default 64, and 0 for regression.
+        hidden: Hidden units of the recipe's MLP; 0 is a linear model. By default 32.
         scale_by: Features get mean 0 and deviation 1 over the training data of the "federation", or of each
             "agent", as in FLamby. A model that was trained with "agent" takes features that are already scaled.
         check: Whether to refuse files that are not those that focusfl's results were measured on.
@@ -239,7 +239,7 @@ def exam(
         seed: Decides which examples are set aside for testing.
         path: See `heart`; so for the others.
         test: The share of an agent's examples to set aside for testing.
-        hidden: Hidden units of the recipe's MLP; by default 0, a linear model.
+        hidden: Hidden units of the recipe's MLP.
         scale_by: "federation" or "agent".
         check: Whether to refuse files that are not those that focusfl's results were measured on.
 
@@ -266,7 +266,7 @@ def parkinsons(
         seed: Decides which examples are set aside for testing.
         path: See `heart`; so for the others.
         test: The share of an agent's examples to set aside for testing.
-        hidden: Hidden units of the recipe's MLP; by default 0, a linear model.
+        hidden: Hidden units of the recipe's MLP.
         scale_by: "federation" or "agent".
         check: Whether to refuse files that are not those that focusfl's results were measured on.
 
