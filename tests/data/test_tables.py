@@ -112,7 +112,7 @@ LABELS = [i % 2 for i in range(N)]
     [
         ("x", range(N), "number"),
         ("x", [1.5, -2] * 20, "number"),
-        ("x", [3] * N, "number"),  # as ever: scaled it is 0
+        ("x", [3] * N, "constant"),
         ("x", ["True", "false"] * 20, "number"),
         ("patient_id", range(N), "id"),
         ("PatientNr", range(N), "id"),
@@ -167,12 +167,12 @@ def test_missing_numbers_become_the_mean_of_the_training_data_and_are_marked(tmp
     for name in "ab":
         write(tmp_path / name, train=table(x=[1, "NA", 3, "?"], y=[1, 2, 3, 4], label=[0, 1, 0, 1]))
         write(tmp_path / name, test=table(x=[100, "-"], y=["", 200], label=[0, 1]))
-    fed = folder(tmp_path)
+    fed = folder(tmp_path, scale=False)
     assert fed.columns == ("x", "x is missing", "y")
     assert fed.train(0).x.tolist() == [[1, 0, 1], [2, 1, 2], [3, 0, 3], [2, 1, 4]]
     assert fed.test(0).x.tolist() == [[100, 0, 2.5], [2, 1, 200]]
     assert any("missing" in line and "x" in line for line in fed.remarks())
-    scaled = folder(tmp_path, scale=True)
+    scaled = folder(tmp_path)
     assert scaled.mean.tolist() == [2, 0, 2.5] and scaled.training.x[:, 1].tolist() == [0, 1, 0, 1] * 2
     with pytest.raises(InputError, match=r"row 3 .*column 'x'"):
         folder(tmp_path, missing="refuse")
@@ -217,7 +217,7 @@ def test_words_among_numbers_are_named_in_all_files(tmp_path):
 
 def test_rows_without_a_label_are_left_out(tmp_path):
     gaps, complete = table(x=range(6), label=[0, 1, "", "NA", 1, 0]), table(x=range(4), label=[0, 1] * 2)
-    fed = folder(write(tmp_path, a=gaps, b=complete))
+    fed = folder(write(tmp_path, a=gaps, b=complete), scale=False)
     assert sorted(torch.cat([fed.train(0).x, fed.test(0).x]).flatten().tolist()) == [0, 1, 4, 5]
     assert any("a.csv: 2 rows" in line for line in fed.remarks())
 
@@ -248,6 +248,39 @@ def test_a_node_takes_numbers_only(tmp_path):
             read_node_data(tmp_path / "a.csv")
 
 
+# --- scaling
+
+
+def test_the_numbers_of_a_table_are_scaled_unless_told_not_to(tmp_path):
+    content = table(x=[1, 3, 1, 3], sex=["f", "m", "m", "m"], label=[0, 1] * 2)
+    for name in "ab":
+        write(tmp_path / name, train=content, test=content)
+    fed = folder(tmp_path)
+    assert fed.columns == ("x", "sex = f", "sex = m")
+    assert fed.training.x.tolist() == [[-1, 1, 0], [1, 0, 1], [-1, 0, 1], [1, 0, 1]] * 2
+    assert fed.train("a").x.tolist() == folder(tmp_path, scale=False).training.x[:4].tolist()
+    assert fed.inputs.tensor({"x": [5], "sex": ["f"]}).tolist() == [[3, 1, 0]]
+
+
+def test_arrays_are_scaled_only_if_asked(tmp_path):
+    x = np.array([[1.0], [3.0]])
+    for name in "ab":
+        np.savez(tmp_path / name, x_train=x, y_train=[0, 1], x_test=x, y_test=[0, 1])
+    assert folder(tmp_path).training.x.flatten().tolist() == [1, 3, 1, 3]
+    assert folder(tmp_path, scale=True).training.x.flatten().tolist() == [-1, 1, -1, 1]
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-3, 1e3, 1e30])
+def test_the_unit_of_a_column_changes_nothing(tmp_path, unit):
+    rng = np.random.default_rng(0)
+    x = rng.normal(5, 1, 60)
+    scaled = [
+        folder(write(tmp_path / str(u), **dict.fromkeys("ab", table(x=x * u, label=[0, 1] * 30)))).training.x
+        for u in (1, unit)
+    ]
+    assert torch.allclose(*scaled, atol=1e-5)
+
+
 # --- for all tables
 
 CELLS = st.one_of(
@@ -275,7 +308,7 @@ def test_the_order_of_columns_changes_nothing(tmp_path_factory, one, other):
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
     content = table(x=[1, "NA", 3, 4], sex=["f", "m", "f", "f"], label=[0, 1] * 2)
-    return folder(write(tmp_path_factory.mktemp("mixed"), a=content, b=content), scale=True)
+    return folder(write(tmp_path_factory.mktemp("mixed"), a=content, b=content))
 
 
 @given(CELLS, st.one_of(st.none(), st.integers(-5, 5), st.floats(-10, 10), st.sampled_from(["", "NA", "?", "3"])))
@@ -312,7 +345,7 @@ def write_hospitals(root):
 def test_five_hospitals_from_their_files_to_predictions(tmp_path):
     write_hospitals(tmp_path / "h")
     out, new = tmp_path / "out", tmp_path / "new.csv"
-    options = [f"data.path={tmp_path / 'h'}", "data.label=diagnosis", "data.scale=true", "focus.M=2"]
+    options = [f"data.path={tmp_path / 'h'}", "data.label=diagnosis", "focus.M=2"]
     words = [word for option in options for word in ("--set", option)]
     words += ["--rounds", "5", "--seeds", "0", "--algorithms", "focus,fedavg", "--out", out]
     ended = focusfl("compare", "--data", "folder", *words)

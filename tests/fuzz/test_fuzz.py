@@ -52,4 +52,4 @@ def test_the_harness_sees_a_traceback_a_hang_and_an_escape_code(tmp_path, monkey
 
 
 def test_a_fault_says_what_and_where():
-    assert str(Fault("hang", "data/own/readers.py:123")) == "hang: data/own/readers.py:123"
+    assert str(Fault("hang", "data/own/layout.py:123")) == "hang: data/own/layout.py:123"

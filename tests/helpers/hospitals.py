@@ -29,4 +29,4 @@ def train_hospitals(folder: Path, names: tuple[str, ...] = NAMES) -> Result:
     folder.mkdir(parents=True)
     for e, name in enumerate(names):
         write_hospital(folder / f"{name}.csv", e, reverse=e >= 2)
-    return ff.fit(ff.Focus(M=2), ff.data.folder(folder, label="diagnosis", scale=True), rounds=10)
+    return ff.fit(ff.Focus(M=2), ff.data.folder(folder, label="diagnosis"), rounds=10)

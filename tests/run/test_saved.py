@@ -212,7 +212,7 @@ def hospitals(tmp_path_factory):
             for age, pressure in zip(rng.normal(60, 10, 60), rng.normal(120, 15, 60), strict=True):
                 ill = (pressure > 120) != (e >= 2)
                 rows.writerow([round(age, 2), round(pressure, 2), "ill" if ill else "well"])
-    fed = ff.data.folder(folder, label="diagnosis", scale=True)
+    fed = ff.data.folder(folder, label="diagnosis")
     result = ff.fit(ff.Focus(M=2), fed, rounds=10)
     saved = tmp_path_factory.mktemp("saved") / "model"
     result.save(saved)

@@ -39,6 +39,13 @@ def test_json_is_read_back_without_the_digest(tmp_path):
     assert {k: v for k, v in files.read_json(tmp_path / "a.json").items() if k != "digest"} == ROW  # by any tool
 
 
+def test_tensors_that_share_memory_are_written_and_read_back(tmp_path):
+    w = torch.arange(6.0).reshape(2, 3)
+    sealed.write_tensors(tmp_path / "a", {"w": w, "best": w, "row": w[1]})
+    tensors, _, _ = sealed.read_tensors(tmp_path / "a")
+    assert torch.equal(tensors["w"], w) and torch.equal(tensors["best"], w) and torch.equal(tensors["row"], w[1])
+
+
 @pytest.mark.parametrize("kind", ["object", "page"])
 def test_every_flipped_bit_of_json_is_noticed_or_changes_nothing(kind, tmp_path):
     path = tmp_path / "a.json"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from focusfl.core import Data
 from focusfl.core.train import Train
 from focusfl.data.check import as_data, check_agents, check_clusters
-from focusfl.data.overview import overview
+from focusfl.data.overview import overview, summary
 from focusfl.models import SkipMlp, mlp
 from focusfl.util.errors import InputError, nearest, require
 
@@ -213,6 +213,19 @@ class Federation:
                 digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
                 digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
+
+    def understood(self) -> list[str]:
+        """Return how files were read, one sentence each; nothing if there are none."""
+        return []
+
+    def describe(self) -> str:
+        """Return in words what is in the federation, how files were read, and all remarks.
+
+        Example:
+            >>> Federation.from_agents([([[0.0], [1.0]], [0, 1]), ([[2.0], [3.0]], [1, 0])], test=0.5).describe()
+            'own: 2 agents, 2 training and 2 test examples of shape 1, 2 classes.'
+        """
+        return "\n".join(dict.fromkeys([f"{self.name}: {summary(self)}", *self.understood(), *self.remarks()]))
 
     def remarks(self) -> list[str]:
         """Return warnings about the data for its owner, one sentence each."""

@@ -33,11 +33,7 @@ def overview(
         One line about all, and a table with a line per agent; of many agents the first are shown.
     """
     n, held = fed.training.sizes, fed.testing.sizes
-    kind = "regression" if fed.classes is None else f"{fed.classes} classes"
-    shape = " x ".join(map(str, fed.training.x.shape[1:]))
-    about = [
-        f"{fed.E} agents, {int(n.sum())} training and {int(held.sum())} test examples of shape {shape}, {kind}."
-    ]
+    about = [summary(fed)]
     if features:
         more = f" and {len(features) - MAX_COLUMNS} more" if len(features) > MAX_COLUMNS else ""
         about.append(f"Columns: {', '.join(features[:MAX_COLUMNS])}{more}.")
@@ -52,6 +48,14 @@ def overview(
         rows.append([*cells, _labels(fed.training.of(e).y, fed.classes, labels)])
     left = [f"The first {MAX_AGENTS} of {fed.E} agents are shown."] * (fed.E > MAX_AGENTS)
     return card(f"Federation {fed.name}", *map(paragraph, about), table(head, rows), *map(paragraph, left))
+
+
+def summary(fed: Federation) -> str:
+    """Say in a sentence how large a federation is."""
+    kind = "regression" if fed.classes is None else f"{fed.classes} classes"
+    shape = " x ".join(map(str, fed.training.x.shape[1:]))
+    n, held = int(fed.training.sizes.sum()), int(fed.testing.sizes.sum())
+    return f"{fed.E} agents, {n} training and {held} test examples of shape {shape}, {kind}."
 
 
 def _labels(y: Tensor, classes: int | None, names: Sequence[str]) -> Html | str:

@@ -86,7 +86,7 @@ def compare(
     require_outside_data(out, fed)
     if isinstance(fed, FolderFederation):
         note(agent_names(fed.agents))
-    for line in dict.fromkeys(line for setup in runs.values() for line in notes(setup)):
+    for line in dict.fromkeys([*fed.understood(), *(line for setup in runs.values() for line in notes(setup))]):
         note(line)
     for name in experiment.params.keys() - {split_method(method)[0] for method in experiment.methods}:
         note(f"options of {name} are set, but it is not one of the algorithms")

@@ -261,9 +261,9 @@ def _check(wanted: Sweep, out: Path, note: Callable[[str], None]) -> tuple[list[
             note(f"{title(run.method)}: left out. {reason}")
     if not ready:
         raise InputError("no method can run on this data")
-    for line in dict.fromkeys(line for setup in ready.values() for line in notes(setup)):
-        note(line)
     fed = next(iter(ready.values())).fed
+    for line in dict.fromkeys([*fed.understood(), *(line for setup in ready.values() for line in notes(setup))]):
+        note(line)
     resolve(wanted.base.settings.bayes, fed)
     require_outside_data(out, fed)
     return [run for run in wanted.runs if run.method in ready], fed.fingerprint

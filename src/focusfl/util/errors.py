@@ -18,7 +18,15 @@ class InputError(ValueError):
 
 
 class SeveralProblems(InputError):
-    """Several things cannot be used. The message has a line for each."""
+    """Several things cannot be used. The message has a line for each.
+
+    Attributes:
+        problems: All of them, "place: what is wrong".
+    """
+
+    def __init__(self, message: str, problems: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
 
 
 class CannotRun(InputError):
@@ -72,6 +80,9 @@ class Problems:
         """Keep an InputError for the report instead of raising it."""
         try:
             yield
+        except SeveralProblems as error:
+            for problem in error.problems:
+                self.add(problem)
         except InputError as error:
             self.add(str(error))
 
@@ -80,15 +91,21 @@ class Problems:
         place, _, problem = " ".join(message.split()).partition(": ")
         self._places.setdefault(problem, []).append(place)
 
+    def lines(self) -> list[str]:
+        """Return a line per problem; what several places share is told once."""
+        return [_shown(problem, places) for problem, places in self._places.items()]
+
     def report(self) -> None:
         """Raise all problems as one error; do nothing if there are none."""
-        lines = [_shown(problem, places) for problem, places in self._places.items()]
-        if len(lines) == 1:
+        lines = self.lines()
+        count = sum(map(len, self._places.values()))
+        if count == 1:
             raise InputError(lines[0])
         if lines:
             more = [f"and {len(lines) - MAX_PROBLEMS} more"] if len(lines) > MAX_PROBLEMS else []
-            count = sum(map(len, self._places.values()))
-            raise SeveralProblems("\n  ".join([f"{count} problems:", *lines[:MAX_PROBLEMS], *more]))
+            each = [_shown(problem, [place]) for problem, places in self._places.items() for place in places]
+            several = [f"{count} problems:"] * (len(lines) > 1)
+            raise SeveralProblems("\n  ".join([*several, *lines[:MAX_PROBLEMS], *more]), each)
 
 
 def _shown(problem: str, places: list[str]) -> str:

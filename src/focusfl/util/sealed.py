@@ -148,7 +148,12 @@ def write_tensors(
         header: Is stored with the tensors.
         before_replace: Called when the new content is on the disk, just before it takes the place of the old.
     """
-    stored = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+    stored: dict[str, Tensor] = {}
+    memory = set[int]()
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        stored[name] = own.clone() if own.untyped_storage().data_ptr() in memory else own  # safetensors refuses it
+        memory.add(own.untyped_storage().data_ptr())
     content = dict(header or {})
     # one text: safetensors writes several in random order, and equal runs write equal files
     text = json.dumps(content | {KEY: _tensor_digest(content, stored)})

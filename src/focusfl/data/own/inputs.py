@@ -23,19 +23,14 @@ from torch import Tensor
 
 from focusfl.data.check import as_inputs
 from focusfl.data.federation import Federation
-from focusfl.data.own.readers import (
-    MAX_MB,
-    FileContents,
-    check_names,
-    csv_rows,
-    parquet_columns,
-    parse_cell,
-    read_npz_arrays,
-    require_regular,
-    with_inputs,
-)
+from focusfl.data.own.arrays import read_npz_arrays
+from focusfl.data.own.contents import MAX_MB, FileContents, with_inputs
+from focusfl.data.own.csv_files import csv_rows
+from focusfl.data.own.entries import require_regular
+from focusfl.data.own.numbers import parse_cell
 from focusfl.data.own.schema import Schema
 from focusfl.data.own.table import Table, cell_value, number_word
+from focusfl.data.own.table_files import check_names, is_unnamed, parquet_columns
 from focusfl.util.errors import InputError, nearest
 
 Kind = Literal["a table", "text", "arrays", "images"]
@@ -297,11 +292,12 @@ def _read_csv(path: Path) -> tuple[dict[str, list[Any]], list[int]]:
     header = next(rows, (0, []))[1]
     check_names(path, header)
     places: list[int] = []
-    columns: dict[str, list[Any]] = {name: [] for name in header}
+    columns: dict[str, list[Any]] = {name: [] for name in header if not is_unnamed(name)}
     for row, cells in rows:
         places.append(row)
         for name, cell in zip(header, cells, strict=True):
-            columns[name].append(cell.strip())
+            if name in columns:
+                columns[name].append(cell.strip())
     return columns, places
 
 
@@ -359,6 +355,9 @@ def _label_number(label: Any, labels: Sequence[str], classes: int | None) -> int
     if labels and (named := _number_name(word)) in labels:  # classes that are called 1, 2
         return list(labels).index(named)
     if isinstance(word, str) and labels:
+        alike = [name for name in labels if name.casefold() == " ".join(word.split()).casefold()]
+        if word not in labels and len(alike) == 1:
+            return list(labels).index(alike[0])
         if word not in labels:
             raise ValueError(f"label {word!r}: {nearest(word, labels)}")
         return list(labels).index(word)

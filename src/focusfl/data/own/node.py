@@ -15,17 +15,13 @@ from typing import Any, NamedTuple
 import torch
 
 from focusfl.core import Data
-from focusfl.data.own.folder import (
-    align,
-    encode_labels,
-    expanded,
-    input_tensors,
-    inputs_of,
-    read_agent,
-    split_test,
-)
+from focusfl.data.own.contents import MAX_MB, FileContents
+from focusfl.data.own.examples import align, input_tensors, inputs_of, split_test
 from focusfl.data.own.inputs import Inputs, columns_digest
-from focusfl.data.own.readers import MAX_MB, FileContents, numbers_only, parse_number
+from focusfl.data.own.labels import encode_labels
+from focusfl.data.own.layout import expanded, read_agent
+from focusfl.data.own.numbers import parse_number
+from focusfl.data.own.table_files import numbers_only
 from focusfl.util.errors import InputError, nearest, require
 
 

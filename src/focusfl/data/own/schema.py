@@ -3,7 +3,7 @@
 The training files of all agents decide. The first rule that fits a column is taken:
 
     category    the option `categorical` names it
-    constant    no cell has a value, or all cells have the same word
+    constant    no cell has a value, or all cells have the same word or, in training, the same number
     id          whole numbers, nearly all different in each file, and the name says so (id, nr, patient, ...)
     number      numbers, or mostly numbers: then the words among them are errors
     date        all words are dates, such as 2024-01-31, 31.1.2024 or 1/31/2024
@@ -25,7 +25,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from focusfl.data.own.readers import FileContents, not_a_number
+from focusfl.data.own.contents import FileContents
+from focusfl.data.own.numbers import not_a_number
 from focusfl.data.own.table import Table
 from focusfl.util.errors import InputError, Problems, nearest
 
@@ -139,6 +140,8 @@ class Schema:
             i = min(words)
             hint = "write decimals with a point" if "," in words[i] else "correct it or fill it in"
             hint += "; data.categorical makes categories" if training else ""
+            others = listed(sorted({word for word in words.values() if word != words[i]}))
+            hint += f"; nor are {others}" if others else f"; {len(words)} such cells" if len(words) > 1 else ""
             raise not_a_number(words[i], file.at(i, column.name), hint)
         numbers = file.x.numbers[:, j]
         with np.errstate(over="ignore"):
@@ -165,6 +168,25 @@ class Schema:
             k += len(column.features)
         return replace(self, columns=tuple(columns))
 
+    def without_constants(self, x: NDArray[np.float32]) -> tuple[Schema, list[int]]:
+        """Leave out numbers that are the same in all training examples: no weight for them could be learned.
+
+        Args:
+            x: The training examples, [n, features].
+
+        Returns:
+            The schema, and the features that are kept; all of them if none would be left.
+        """
+        columns, keep, k = list[Column](), list[int](), 0
+        for column in self.columns:
+            place = range(k, k + len(column.features))
+            k = place.stop
+            number = column.kind == "number" and not column.missing
+            constant = number and bool((x[:, place.start] == x[0, place.start]).all())
+            columns.append(Column(column.name, "constant") if constant else column)
+            keep += [] if constant else place
+        return (replace(self, columns=tuple(columns)), keep) if keep else (self, [*range(k)])
+
     def filled(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return features with the mean where a number is missing."""
         means = [c.mean if c.kind == "number" else 0.0 for c in self.columns for _ in c.features]
@@ -189,8 +211,11 @@ class Schema:
 
     def remarks(self) -> list[str]:
         """Say what was decided; nothing if all columns are numbers without missing cells."""
-        if all(c.kind == "number" and not c.missing for c in self.columns):
-            return []
+        plain = all(c.kind == "number" and not c.missing for c in self.columns)
+        return [] if plain else self.describe()
+
+    def describe(self) -> list[str]:
+        """Say what the columns are: numbers, categories, what is left out, and which have missing cells."""
         named = {kind: [c for c in self.columns if c.kind == kind] for kind in ("number", "category")}
         out = [c for c in self.columns if not c.features]
         gaps = [c for c in self.columns if c.missing]

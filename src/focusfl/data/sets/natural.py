@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from focusfl.data.federation import Rows
-from focusfl.data.own.folder import FolderFederation, expanded, folder
+from focusfl.data.own.entries import visible_entries
+from focusfl.data.own.folder import FolderFederation, folder
 from focusfl.data.own.inputs import Inputs
-from focusfl.data.own.readers import visible_entries
+from focusfl.data.own.layout import expanded
 from focusfl.data.store.download import user_folders
 from focusfl.util.errors import InputError, require_choice
 from focusfl.util.files import visible

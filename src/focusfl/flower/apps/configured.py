@@ -20,8 +20,8 @@ from focusfl.algorithms import ALGORITHMS, PRESETS, adapted, split_method
 from focusfl.core import Algorithm
 from focusfl.data import DATA
 from focusfl.data.federation import Federation, Recipe, own_recipe
+from focusfl.data.own.contents import MAX_MB
 from focusfl.data.own.node import read_node_data
-from focusfl.data.own.readers import MAX_MB
 from focusfl.fairness.scores import BUILT_IN
 from focusfl.flower.apps.client import checked_pair
 from focusfl.flower.apps.server import server_app

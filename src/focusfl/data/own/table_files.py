@@ -1,0 +1,201 @@
+"""Read one csv or parquet file: a table, or texts, with their labels."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from focusfl.data.own.contents import MAX_MB, FileContents, optional_package, require_size, with_inputs
+from focusfl.data.own.csv_files import csv_format, csv_rows
+from focusfl.data.own.numbers import is_number, parse_cell, parse_number
+from focusfl.data.own.table import Table, cell_value
+from focusfl.util.errors import InputError, Problems, nearest
+
+
+def read_csv(
+    path: Path, label: str, text: str, max_mb: int = MAX_MB, drop: Collection[str] = ()
+) -> list[FileContents]:
+    """Read a csv file with a header."""
+    form = csv_format(path)
+    rows = csv_rows(path, form)
+    header = next(rows, (0, []))[1]
+    about = _check_header(path, header, label, text, drop)
+    kind, features = about.kind, about.columns
+    positions, label_position = [header.index(name) for name in features], header.index(about.label)
+    values, places = array("d"), array("q")
+    words = tuple(dict[int, str]() for _ in positions)
+    texts: list[str] = []
+    y: list[str] = []
+    contents = about.contents(path, y, places, "counting the header", form.notes(path))
+    for row, cells in rows:
+        places.append(row)
+        y.append(cells[label_position].strip())
+        if kind == "text":
+            texts.append(cells[positions[0]])
+            continue
+        try:
+            values.extend([parse_number(float, cells[j]) for j in positions])
+        except ValueError:
+            values.extend(_numbers([cells[j] for j in positions], words, len(y) - 1))
+    if kind == "text":
+        return [with_inputs(contents, texts)]
+    numbers = np.array(values).reshape(len(y), len(positions))
+    return [replace(contents, x=Table(contents.columns, numbers, words))]
+
+
+def _numbers(cells: list[str], words: tuple[dict[int, str], ...], i: int) -> Iterator[float]:
+    """Yield the numbers in row i; NaN where a cell is missing, or a word, which is put into `words`."""
+    for cell, column in zip(cells, words, strict=True):
+        value = cell_value(cell)
+        if isinstance(value, str):
+            column[i] = sys.intern(value)
+        yield value if isinstance(value, float) else math.nan
+
+
+def read_parquet(
+    path: Path, label: str, text: str, max_mb: int = MAX_MB, drop: Collection[str] = ()
+) -> list[FileContents]:
+    """Read a parquet file."""
+    table = _parquet_table(path, max_mb)
+    about = _check_header(path, table.column_names, label, text, drop)
+    places, y = range(1, len(table) + 1), table[about.label].to_pylist()
+    contents = about.contents(path, y, places, "counting from 1")
+    if about.kind == "text":
+        return [with_inputs(contents, table[text].to_pylist())]
+    return [replace(contents, x=Table.of({name: _parquet_column(table[name]) for name in about.columns}))]
+
+
+def _parquet_column(column: Any) -> Any:
+    """Return the cells of a column of pyarrow: an array if they are numbers, where an empty cell is NaN."""
+    numbers = column.to_numpy()
+    return numbers if numbers.dtype.kind in "biuf" else column.to_pylist()
+
+
+def _parquet_table(path: Path, max_mb: int) -> Any:
+    """Read a parquet file as a table of pyarrow."""
+    parquet = optional_package("pyarrow.parquet", path, "tables")
+    try:
+        with parquet.ParquetFile(path) as file:
+            about = file.metadata
+            groups = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+            require_size(path, max(groups, 8.0 * about.num_rows * about.num_columns), max_mb)
+            table = file.read()
+            table.validate(full=True)
+    except InputError:
+        raise
+    except Exception as error:  # invalid bytes can make pyarrow raise anything
+        raise InputError(f"{path}: cannot be read as a parquet file: {' '.join(str(error).split())}") from error
+    return table
+
+
+def parquet_columns(path: Path, max_mb: int = MAX_MB) -> tuple[dict[str, list[Any]], range]:
+    """Return the cells of each column of a parquet file, and the row of each example, counting from 1."""
+    table = _parquet_table(path, max_mb)
+    check_names(path, table.column_names)
+    names = [name for name in table.column_names if not is_unnamed(name)]
+    return {name: table[name].to_pylist() for name in names}, range(1, len(table) + 1)
+
+
+def is_unnamed(name: str) -> bool:
+    """Whether a column has no name of its own, such as an index that pandas wrote; it is left out."""
+    return not name or name.startswith("__index_level_") or name == "Unnamed: 0"
+
+
+def check_names(path: Path, header: Sequence[str]) -> None:
+    """Refuse a header without names, or with names twice."""
+    if not header:
+        raise InputError(f"{path}: empty; leave the agent out, or add a header and rows")
+    twice = [name for name, n in Counter(header).items() if n > 1 and not is_unnamed(name)]
+    if twice:
+        names = ", ".join(map(repr, twice))
+        raise InputError(f"{path}: two columns are called {names}; rename or remove one of them")
+
+
+class Header(NamedTuple):
+    """What a header says about a file.
+
+    Attributes:
+        kind: "text" or "a table".
+        label: The label column, as it is written.
+        columns: The columns that are used.
+        dropped: The columns that the user left out.
+        notes: What the user should know, one sentence each.
+    """
+
+    kind: str
+    label: str
+    columns: tuple[str, ...]
+    dropped: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def contents(
+        self, path: Path, y: list[Any], places: Sequence[object], counted: str, notes: tuple[str, ...] = ()
+    ) -> FileContents:
+        """Return the contents of the file, without its examples."""
+        notes = (*notes, *(f"{path}: {note}" for note in self.notes))
+        return FileContents(path, self.kind, [], y, places, counted, self.columns, notes, self.dropped)
+
+
+def _check_header(path: Path, header: Sequence[str], label: str, text: str, drop: Collection[str]) -> Header:
+    """Return what a header says; refuse one that cannot be used, with all that is wrong with it."""
+    problems = Problems()
+    with problems.collect():
+        check_names(path, header)
+    named = [name for name in header if not is_unnamed(name)]
+    found = label if label in named else only_alike(label, named)
+    if header and not found:
+        hint = nearest(label, named)
+        if named and all(is_number(name) for name in named):
+            hint = "the first row has only numbers: write the names of the columns above it"
+        problems.add(f"{path}: no label column {label!r} (data.label): {hint}")
+    dropped = tuple(name for name in named if name in drop and name != found)
+    features = tuple(name for name in named if name not in (found, *dropped))
+    if text != "text" and text in features and len(features) > 1:
+        others = ",".join(name for name in features if name != text)
+        hint = f"data.drop={others} leaves the others out"
+        problems.add(f"{path}: a file with text ({text!r}) can have only a label besides it; {hint}")
+    if found and not features:
+        problems.add(f"{path}: only labels; expected columns of numbers, or a text column called {text!r}")
+    problems.report()
+    notes = [f"column {j + 1} has no name and is left out" for j, name in enumerate(header) if is_unnamed(name)]
+    return Header("text" if features == (text,) else "a table", found, features, dropped, tuple(notes))
+
+
+def only_alike(name: str, names: Sequence[str]) -> str:
+    """Return the only name that differs from `name` in capital letters, blanks, - and _ alone; else nothing.
+
+    >>> only_alike("blood pressure", ["age", "Blood_Pressure"]), only_alike("a", ["A", "a "])
+    ('Blood_Pressure', '')
+    """
+    alike = [other for other in names if simplified(other) == simplified(name)]
+    return alike[0] if len(alike) == 1 else ""
+
+
+def simplified(name: str) -> str:
+    """Return a name without capital letters, blanks, - and _."""
+    return re.sub(r"[\s_-]+", "", name).casefold()
+
+
+def numbers_only(contents: FileContents, text: str = "") -> FileContents:
+    """Return a table with x [n, columns] as numbers; refuse words and missing cells. Other contents stay.
+
+    Args:
+        contents: What was read.
+        text: The option data.text, for the message.
+    """
+    if contents.kind != "a table":
+        return contents
+    words = [(min(column), j) for j, column in enumerate(contents.x.words) if column]
+    if words:
+        i, j = min(words)
+        parse_cell(contents.x.words[j][i], contents.at(i, contents.columns[j]), text)
+    return with_inputs(contents, contents.x.numbers)
