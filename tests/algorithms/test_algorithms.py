@@ -141,12 +141,13 @@ def test_focus_with_one_cluster_is_fedavg(engine):
         assert torch.allclose(one[k], other[k], atol=1e-6)
 
 
-def test_ragged_focus_with_one_cluster_weighted_by_n_is_fedavg(ragged):
-    one = last_round(ff.Focus(M=1, weight_by_n=True), ragged).server["w"]
-    other = last_round(ff.FedAvg(), ragged).server["w"]
-    plain = last_round(ff.Focus(M=1), ragged).server["w"]
+@pytest.mark.parametrize("by_n", [True, False])
+def test_ragged_focus_with_one_cluster_is_fedavg_with_the_same_weights(ragged, by_n):
+    one = last_round(ff.Focus(M=1, weight_by_n=by_n), ragged).server["w"]
+    other = last_round(ff.FedAvg(weight_by_n=by_n), ragged).server["w"]
+    different = last_round(ff.FedAvg(weight_by_n=not by_n), ragged).server["w"]
     assert all(torch.allclose(one[k], other[k], atol=1e-6) for k in one)
-    assert not all(torch.allclose(plain[k], other[k], atol=1e-4) for k in one)
+    assert not all(torch.allclose(one[k], different[k], atol=1e-4) for k in one)
 
 
 def test_tied_start_is_one_network_with_small_noise(ragged):

@@ -18,6 +18,7 @@ from focusfl.algorithms.local import Local
 from focusfl.algorithms.named import ALGORITHMS, PRESETS, find_method, method_name, split_method, title
 from focusfl.algorithms.pfnm import PFNM
 from focusfl.algorithms.qffl import QFFL
+from focusfl.algorithms.weighting import with_common_weights
 
 __all__ = [
     "AFL",
@@ -44,4 +45,5 @@ __all__ = [
     "method_name",
     "split_method",
     "title",
+    "with_common_weights",
 ]

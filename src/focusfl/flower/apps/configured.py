@@ -15,7 +15,7 @@ from flwr.app import Context
 from torch import nn
 
 from focusfl import models
-from focusfl.algorithms import ALGORITHMS, PRESETS, split_method
+from focusfl.algorithms import ALGORITHMS, PRESETS, split_method, with_common_weights
 from focusfl.core import Algorithm
 from focusfl.data import DATA
 from focusfl.data.federation import Federation, Recipe
@@ -150,7 +150,8 @@ class RunConfig:
         algorithm = self.experiment.algorithm(self["algorithm"], None if true is None else int(true.max()) + 1)
         if algorithm.prerequisite() is not None:
             raise InputError(f"{algorithm.name} needs the clusters of another run: it cannot be deployed")
-        return algorithm
+        alike = self.fed is None or self.recipe.own  # as in a run on one machine
+        return with_common_weights([algorithm], alike)[0]
 
     def job(self, context: Context) -> Job:
         """Return the job of the node with this context."""

@@ -13,6 +13,7 @@ from typing import Any
 from focusfl.report import certainty, sentences
 from focusfl.report.html import tables
 from focusfl.report.html.plots import Plots, agent_order
+from focusfl.report.notes import notes
 from focusfl.report.rows import Runs, shared_agents
 from focusfl.report.section import DIFFERENCES, Section
 
@@ -103,7 +104,10 @@ def _section(section: Section, id: str, plots: Plots) -> Iterator[str]:
     elif not section.rows:
         yield EMPTY.format("No run has finished yet.")
     if section.rows or section.expect:
-        yield tables.results(section) + tables.faa_intervals(section) + tables.rounds_to_accuracy(section)
+        yield tables.results(section)
+        if lines := notes(section.rows):
+            yield f"<ul>{_items(lines)}</ul>"
+        yield tables.faa_intervals(section) + tables.rounds_to_accuracy(section)
     if below := certainty.below_best_loss_lines(shown):
         yield f"<p>{escape(certainty.BELOW_BEST_LOSS)}</p><ul>{_items(below)}</ul>"
     if section.differences:
