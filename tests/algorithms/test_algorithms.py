@@ -207,7 +207,9 @@ def test_fedavg_on_one_weight_by_hand(engine):
     network = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(network.weight)
     fed = ff.Federation.from_agents(agents, test=agents)
-    done = last_round(ff.FedAvg(), fed, 1, model=network, train=ff.Train(lr=0.1, steps=1), engine=engine)
+    done = last_round(
+        ff.FedAvg(weight_by_n=True), fed, 1, model=network, train=ff.Train(lr=0.1, steps=1), engine=engine
+    )
     assert abs(done.server["w"]["weight"].item() - 0.65) < 1e-6
 
 

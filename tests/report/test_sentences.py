@@ -16,7 +16,8 @@ from focusfl.cli import app as cli
 from focusfl.report.gains import Pair, compare_losses, needs_gap_se, verdict
 from focusfl.report.html.page import page
 from focusfl.report.markdown import report as markdown
-from focusfl.report.sentences import WARNING, explain, groups, numbered, uncertain_agents
+from focusfl.report.names import groups, numbered, uncertain_agents
+from focusfl.report.sentences import WARNING, explain
 from focusfl.util.errors import InputError
 
 PARAMS = {"M": 2, "init": "split", "warmup": 3}

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 from focusfl.report.certainty import below_best_loss
 from focusfl.report.markdown import code, grid, plain
+from focusfl.report.names import uncertain_agents
 from focusfl.report.notes import notes
 from focusfl.report.rows import Row, agent_numbers
-from focusfl.report.sentences import WARNING, explain, uncertain_agents
+from focusfl.report.sentences import WARNING, explain
 from focusfl.util.files import visible
 
 FEW_EXAMPLES = 30  # training examples of an agent, below which its numbers are mostly noise

@@ -11,6 +11,7 @@ from focusfl import __version__
 from focusfl.algorithms import title
 from focusfl.report import certainty, sentences
 from focusfl.report.disclosure import disclosed
+from focusfl.report.names import agent_names
 from focusfl.report.notes import notes
 from focusfl.report.rows import Row, by_method, clusters_right, columns, values
 from focusfl.report.section import Section
@@ -34,7 +35,7 @@ def report(name: str, experiment: dict[str, Any], section: Section) -> str:
     head += ["mean ± standard deviation"]
     head += [f"over {len(seeds)} seed(s): {', '.join(map(str, seeds))}."]
     head += [f"Best loss of an agent: {plain(first['bayes_kind'])}."]
-    head += [f"{plain(names)}."] if (names := sentences.agent_names(first.get("names", []))) else []
+    head += [f"{plain(names)}."] if (names := agent_names(first.get("names", []))) else []
     parts = [f"# {plain(name)}", " ".join(head), *in_words(rows), results_table(rows)]
     parts += ["\n".join(f"- {plain(line)}" for line in lines)] if (lines := notes(rows)) else []
     parts += faa_intervals(rows)

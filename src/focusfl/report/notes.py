@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from focusfl.algorithms import title
 from focusfl.data.own.folder import FEW_TEST
 from focusfl.fairness.scores import BUILT_IN, UNBALANCED, UNITS
+from focusfl.report.names import who
 from focusfl.report.rows import Row, agent_numbers
-from focusfl.report.sentences import who
 from focusfl.util.files import visible
 
 SKILL = "skill: 1 - loss / loss of each agent's constant prediction, made of its training labels; 0 is no better."
@@ -28,11 +28,10 @@ def _weights(rows: Sequence[Row]) -> Iterator[str]:
         if "weight_by_n" in row["params"] and len(set(row.get("n", ()))) > 1:
             by_n = row["params"]["weight_by_n"]
             weighed[by_n is None or bool(by_n)].append(title(row["method"]))
-    if len(weighed[False]) + len(weighed[True]) < 2:
-        return
-    parts = [f"{_listed(weighed[False])} give all agents the same weight"] * bool(weighed[False])
-    parts += [f"{_listed(weighed[True])} weigh agents by their numbers of examples"] * bool(weighed[True])
-    yield f"Averages of models: {'; '.join(parts)} (weight_by_n)."
+    how = {False: "same weight for all agents", True: "weights by numbers of examples"}
+    parts = [f"{how[by_n]} in {_listed(names)}" for by_n, names in weighed.items() if names]
+    if sum(map(len, weighed.values())) > 1:
+        yield f"Averages of models (weight_by_n): {'; '.join(parts)}."
 
 
 def _unbalanced(rows: Sequence[Row]) -> Iterator[str]:

@@ -333,11 +333,12 @@ def columns(rows: Sequence[Row], also: Iterable[Metric] = ()) -> list[Column]:
             found.append(Column(key, heading, "higher" if key == "avg_acc" else "lower"))
         if key == "avg_loss":
             names = dict.fromkeys(name for row in rows for name in row.get("metrics", {}))
-            found += [Column(name, name, _better(name), asked=True) for name in names]
+            found += [Column(name, name, direction(name), asked=True) for name in names]
     return found
 
 
-def _better(name: str) -> Literal["higher", "lower", ""]:
+def direction(name: str) -> Literal["higher", "lower", ""]:
+    """Return which values of a metric are better; "" if that is not known."""
     if name not in BUILT_IN:
         return ""
     return "lower" if name in LOWER_IS_BETTER else "higher"

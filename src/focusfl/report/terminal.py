@@ -12,6 +12,7 @@ from rich.text import Text
 
 from focusfl.algorithms import title
 from focusfl.report import certainty, sentences
+from focusfl.report.names import not_shown, who
 from focusfl.report.notes import notes
 from focusfl.report.rows import (
     Row,
@@ -104,7 +105,7 @@ def excess_risks(runs: Runs) -> RenderableType:
     }
     table = agent_bars(first, risks) if len(runs) <= MAX_BAR_METHODS else profiles(first, risks)
     table.title = "Each agent's excess risk, mean over the seeds"
-    table.caption = sentences.not_shown(missing) if missing else None
+    table.caption = not_shown(missing) if missing else None
     return table
 
 
@@ -126,7 +127,7 @@ def agent_bars(first: Row, risks: dict[str, list[float]]) -> Table:
         bars = [
             f"{values[e]:+.4f} {'█' * round(BAR_WIDTH * abs(values[e]) / longest)}" for values in risks.values()
         ]
-        agent = Text(sentences.who(first, [number[e]]).removeprefix("agent "))
+        agent = Text(who(first, [number[e]]).removeprefix("agent "))
         table.add_row(agent, *([] if true is None else [str(true[e])]), *bars)
     return table
 
@@ -140,7 +141,7 @@ def profiles(first: Row, risks: dict[str, list[float]]) -> Table:
     for name, values in risks.items():
         bars = "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * (max(v, 0) / top) ** 0.5))] for v in values[:100])
         worst = agent_numbers(first)[values.index(max(values))]
-        largest = Text(f"{max(values):+.4f} ({sentences.who(first, [worst])})")
+        largest = Text(f"{max(values):+.4f} ({who(first, [worst])})")
         table.add_row(name, bars, f"{min(values):+.4f}", largest)
     return table
 

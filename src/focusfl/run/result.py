@@ -21,11 +21,11 @@ from focusfl.fairness.examples import Examples, standard_error
 from focusfl.fairness.intervals import Interval
 from focusfl.fairness.scores import defined, mean
 from focusfl.report.comparison import Comparison
-from focusfl.report.gains import BASELINES
+from focusfl.report.gains import BASELINES, compare_with_baselines
 from focusfl.report.html.notebook import result_card
 from focusfl.report.notes import notes
 from focusfl.report.rows import ROW_VERSION, IntervalRow, Row
-from focusfl.report.sentences import compare_with_baselines, explain
+from focusfl.report.sentences import explain
 from focusfl.run import adaptation, columns
 from focusfl.run.best_loss import BestLoss
 from focusfl.run.saved.of_result import trained_model
