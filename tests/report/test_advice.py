@@ -106,7 +106,7 @@ def floats(least, most):
 
 @st.composite
 def comparisons(draw):
-    """A method with labels, and others with or without noise, metrics, accuracies, validation losses, adaptation."""
+    """A method with labels, and others with or without noise, metrics, accuracies, validation losses."""
     E, M, seeds = draw(st.integers(2, 8)), draw(st.integers(1, 4)), draw(st.integers(1, 2))
     kinds = draw(st.tuples(*[st.booleans()] * 5))
     noise, metrics, accuracies, validation, names = kinds

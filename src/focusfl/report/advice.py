@@ -125,8 +125,8 @@ def recommended(runs: Sequence[Row], found: Mapping[str, Rival]) -> Rival | None
     """Return the method that serves the agents best, if it is better than this one beyond noise.
 
     Of several it is the one with the least mean validation loss, if the loss decides and all have one; otherwise
-    the one with the best test numbers. Where agents adapt the shared model, the validation loss is not theirs, but that
-    of the shared model, and does not count.
+    the one with the best test numbers. Where agents adapt the shared model, the validation loss is that of the
+    shared model, and does not count.
 
     Args:
         runs: The runs of this method.
