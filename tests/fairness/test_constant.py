@@ -60,8 +60,9 @@ def test_auc_is_that_of_scikit_learn_with_ties_too():
     [
         ([[0, 0, 0, 0, 1, 1]] * 2, False),  # two thirds, no more
         ([[0, 0, 0, 0, 0, 1, 1]] * 2, True),  # five sevenths
-        ([[0, 0, 0, 1], [1, 1, 1, 0], [0, 1, 0, 1]], True),  # balanced over all, but not at most agents
-        ([[0, 0, 0, 1], [1, 1, 1, 0], [0, 1], [1, 0]], False),  # at half of them
+        ([[0, 0, 0, 1], [1, 1, 1, 0]], True),  # balanced over all, but not at the agents
+        ([[0, 0, 0, 1], [1, 1, 1, 0], [0, 1], [1, 0]], False),  # 5/8 on average
+        ([[0, 0, 0, 0], [1, 1, 1, 1], [0, 1], [1, 0]], True),  # 3/4
         ([[0, 1, 2], [2, 1, 0]], False),
     ],
 )

@@ -89,10 +89,22 @@ def test_how_agents_adapted_is_said_by_name():
     names = ["aarau", "bern", "chur", "davos"]
     row = run([0] * 4, params=ONE | {"adapt": True}, adaptation=shares, names=names)
     (line,) = (line for line in explain([row]) if "adapted the shared model" in line)
-    assert "the shared model for aarau;" in line and "its own data for bern and chur;" in line
-    assert "trained alone for davos." in line and "30% shared" in line and "28% trained alone" in line
+    assert "the shared model for aarau;" in line and "trained alone for davos;" in line
+    assert "its own data for bern and chur." in line and "30% shared" in line and "28% trained alone" in line
     del row["adaptation"]
     assert any("adapted the shared model" in line and "aarau" not in line for line in explain([row]))
+
+
+def test_many_agents_of_whom_nothing_is_said_are_not_listed():
+    names, clusters = [f"field {e}" for e in range(9)], [0] * 9
+    shares = {"shared": [1.0] + [0.0] * 8, "weights": [0.0] + [1.0] * 8}
+    shares |= {kind: [0.0] * 9 for kind in ("intercept", "alone")}
+    row = run(clusters, params=ONE | {"adapt": True}, adaptation=shares, names=names)
+    lines = explain([row], [base("fedavg", [1.0] * 8 + [2.0])])
+    assert lines[0] == "Found one group: all 9 agents (cluster 0)."
+    assert any("the shared model for field 0;" in line and "own data for the others." in line for line in lines)
+    (line,) = (line for line in lines if line.startswith("Compared"))
+    assert "1 of 9 agents gained (field 8)" in line and "no clear difference for 8." in line
 
 
 def test_agents_without_skill_are_named():

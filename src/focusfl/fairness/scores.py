@@ -216,14 +216,16 @@ def largest_shares(y: Tensor, offsets: Tensor) -> tuple[float, Tensor]:
 
 
 def unbalanced(y: Tensor, offsets: Tensor) -> bool:
-    """Say whether more than two thirds of the training labels are of one class: of all agents, or of most agents.
+    """Say whether one class has more than two thirds of the labels: over all agents, or at each agent on average.
+
+    The second is the accuracy that agents have if each always predicts its most frequent class.
 
     Args:
-        y: Classes [N], agent after agent.
+        y: The training labels: classes [N], agent after agent.
         offsets: [E + 1].
     """
     overall, each = largest_shares(y, offsets)
-    return overall > UNBALANCED or bool((each > UNBALANCED).double().mean() > 0.5)
+    return max(overall, float(each.mean())) > UNBALANCED
 
 
 def resolve(metrics: MetricOption | None, classes: int | None) -> dict[str, Metric]:

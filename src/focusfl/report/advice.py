@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from focusfl.algorithms import title
+from focusfl.algorithms import ALGORITHMS, title
 from focusfl.report.gains import (
     Gains,
     Judged,
@@ -293,6 +293,9 @@ def _cause(row: Row, fedavg: Row) -> str:
         causes.append("agents adapt the shared model to their own data (fedavg:adapt=true does so too)")
     if row["algorithm"] == "focus" and not ours.get("weight_by_n") and theirs.get("weight_by_n") is not False:
         causes.append("FOCUS weighs all agents alike, FedAvg by their numbers of examples (weight_by_n)")
+    kind = ALGORITHMS.get(row["algorithm"])
+    if kind is not None and kind.personal:
+        causes.append("every agent has a model of its own")
     return ", and ".join(causes) or "it comes from how the method trains one model"
 
 

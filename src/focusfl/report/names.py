@@ -9,6 +9,7 @@ from focusfl.report.rows import Row, agent_numbers
 from focusfl.util.files import visible
 
 CONFIDENT_LABEL = 0.9  # largest label pi of an agent whose assignment is confident, at least
+MANY = 6  # names from which on a sentence does not list those of whom nothing else is said
 MAX_RANGES = 40  # ranges of agents, or agents by name, that a sentence lists
 
 
@@ -48,7 +49,7 @@ def numbered(noun: str, numbers: Sequence[int]) -> str:
 
 
 def who(row: Row, agents: Sequence[int]) -> str:
-    """Name agents: by their names if they have names, else by their numbers.
+    """Name agents: by their names if they have names, else by their numbers. Many, if they are all, are counted.
 
     >>> who({"names": ["aarau", "bern", "chur"]}, [2, 0]), who({}, [2, 0])
     ('aarau and chur', 'agents 0 and 2')
@@ -56,6 +57,8 @@ def who(row: Row, agents: Sequence[int]) -> str:
     names = row.get("names")
     if not names:
         return numbered("agent", agents)
+    if len(agents) == len(names) > MANY:
+        return f"all {len(agents)} agents"
     shown = [visible(names[e]) for e in sorted(agents)]
     left = len(shown) - MAX_RANGES
     *rest, last = [*shown[:MAX_RANGES], f"{left} more"] if left > 0 else shown

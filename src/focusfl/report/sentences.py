@@ -9,7 +9,7 @@ from statistics import fmean
 
 from focusfl.report.advice import Rival, by_algorithm, compared_with, warnings
 from focusfl.report.gains import BASELINES, MIN_RELATIVE_GAP, Gains
-from focusfl.report.names import CONFIDENT_LABEL, groups, numbered, uncertain_agents, who
+from focusfl.report.names import CONFIDENT_LABEL, MANY, groups, numbered, uncertain_agents, who
 from focusfl.report.rows import Row, Runs, agent_numbers
 
 WARNING = "Warning: "
@@ -94,9 +94,10 @@ def _gain_sentence(row: Row, baseline: str, gains: Gains) -> str:
     ours, theirs = gains.mean_losses(list(gains.pairs))
     kinds = [(gains.gained, f"{{}} of {len(gains.pairs)} agents gained"), (gains.lost, "{} lost")]
     kinds += [(gains.same, "no clear difference for {}")] * bool(gains.same)
-    parts = [
-        text.format(len(agents) or "none") + (f" ({who(row, agents)})" if agents else "") for agents, text in kinds
-    ]
+    parts = []
+    for agents, text in kinds:
+        listed = agents and not (row.get("names") and agents is gains.same and len(agents) > MANY)
+        parts.append(text.format(len(agents) or "none") + (f" ({who(row, agents)})" if listed else ""))
     beyond = f", a difference beyond {gains.threshold}" if gains.overall else ""
     means = f"The mean loss is {ours:.3g} instead of {theirs:.3g}{beyond}."
     return f"Compared with {baseline}: {', '.join(parts)}. {means}"
@@ -141,6 +142,10 @@ def _adaptation(runs: Sequence[Row]) -> Iterator[str]:
     mostly: dict[str, list[int]] = {}
     for i, e in enumerate(agent_numbers(runs[0])):
         mostly.setdefault(max(means, key=lambda kind: means[kind][i]), []).append(e)
-    parts = [f"{ADAPTED[kind]} for {who(runs[0], mostly[kind])}" for kind in ADAPTED if kind in mostly]
+    by_size = sorted(mostly, key=lambda kind: len(mostly[kind]))  # the most common last
+    rest = by_size[-1] if len(by_size) > 1 and len(mostly[by_size[-1]]) > MANY and runs[0].get("names") else ""
+    parts = [
+        f"{ADAPTED[kind]} for {'the others' if kind == rest else who(runs[0], mostly[kind])}" for kind in by_size
+    ]
     shares = ", ".join(f"{fmean(values):.0%} {SHORT[kind]}" for kind, values in means.items())
     yield f"{adapted}. Most of its prediction is {'; '.join(parts)}. On average: {shares}."
