@@ -46,7 +46,7 @@ def with_common_weights(algorithms: Sequence[Algorithm], alike: bool = False) ->
     each = [unwrapped(algorithm) for algorithm in algorithms]
     own = [a.weight_by_n for a in each if hasattr(a, "weight_by_n") and not isinstance(a, Weighting)]  # of FOCUS
     by_n = bool(own) and all(own)
-    return [_decided(algorithm, by_n) for algorithm in algorithms] if by_n or alike else list(algorithms)
+    return [decide_weights(algorithm, by_n) for algorithm in algorithms] if by_n or alike else list(algorithms)
 
 
 def unwrapped(algorithm: Algorithm) -> Algorithm:
@@ -54,10 +54,15 @@ def unwrapped(algorithm: Algorithm) -> Algorithm:
     return unwrapped(algorithm.inner) if isinstance(algorithm, Wrapper) else algorithm
 
 
-def _decided(algorithm: Algorithm, by_n: bool) -> Algorithm:
-    """Return the method with a decision where it has none."""
+def decide_weights(algorithm: Algorithm, by_n: bool) -> Algorithm:
+    """Return the method with a decision where its option `weight_by_n` is None; others stay as they are.
+
+    Args:
+        algorithm: The method.
+        by_n: Whether None means by numbers of examples.
+    """
     if isinstance(algorithm, Wrapper):
-        return replace(algorithm, inner=_decided(algorithm.inner, by_n))
+        return replace(algorithm, inner=decide_weights(algorithm.inner, by_n))
     if not isinstance(algorithm, Weighting) or algorithm.weight_by_n is not None:
         return algorithm
     decided: Algorithm = replace(algorithm, weight_by_n=by_n)

@@ -22,6 +22,7 @@ import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from focusfl.algorithms import decide_weights
 from focusfl.core import Algorithm, State
 from focusfl.core.train import Train
 from focusfl.data.own.inputs import Inputs, Kind
@@ -115,6 +116,7 @@ class Deployment:
             raise InputError(f"validation and patience: not across machines, where {why}")
         if resume and out is None:
             raise InputError("resume = true: set out, the folder with the results of the run to resume")
+        algorithm = decide_weights(algorithm, by_n=False)  # the nodes have data of their own
         return Deployment(algorithm, model, agents, classes, chosen, out, resume, name, labels, label)
 
     @cached_property

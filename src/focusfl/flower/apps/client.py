@@ -9,6 +9,7 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from focusfl.algorithms import decide_weights
 from focusfl.core import Algorithm, Data
 from focusfl.core.train import Train
 from focusfl.data.check import as_data, check_agents
@@ -51,7 +52,7 @@ def client_app(
 
     def make_job(context: Context) -> Job:
         training, testing = checked_pair(load(context), classes)
-        return Job(algorithm, model, settings, training, testing, classes)
+        return Job(decide_weights(algorithm, by_n=False), model, settings, training, testing, classes)
 
     return client(make_job)
 

@@ -15,7 +15,7 @@ from flwr.app import Context
 from torch import nn
 
 from focusfl import models
-from focusfl.algorithms import ALGORITHMS, PRESETS, split_method, with_common_weights
+from focusfl.algorithms import ALGORITHMS, PRESETS, decide_weights, split_method
 from focusfl.core import Algorithm
 from focusfl.data import DATA
 from focusfl.data.federation import Federation, Recipe
@@ -116,7 +116,7 @@ class RunConfig:
         options = {key.replace("-", "_"): self[key] for key in SETTINGS}
         require_choice("best", self["best"], ("agent", "none"))
         train, rounds = self.experiment.train_options(self.recipe.train), self["rounds"] or self.recipe.rounds
-        options |= {"loss": self["loss"] or None, "metrics": self.words("metrics")}
+        options |= {"loss": self["loss"] or None, "metrics": self.words("metrics") or None}
         return Settings(rounds=rounds, train=train, bayes=self["best"], **options)
 
     @property
@@ -150,8 +150,7 @@ class RunConfig:
         algorithm = self.experiment.algorithm(self["algorithm"], None if true is None else int(true.max()) + 1)
         if algorithm.prerequisite() is not None:
             raise InputError(f"{algorithm.name} needs the clusters of another run: it cannot be deployed")
-        alike = self.fed is None or self.recipe.own  # as in a run on one machine
-        return with_common_weights([algorithm], alike)[0]
+        return decide_weights(algorithm, by_n=self.named and not self.recipe.own)  # as on one machine
 
     def job(self, context: Context) -> Job:
         """Return the job of the node with this context."""
