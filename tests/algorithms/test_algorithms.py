@@ -141,12 +141,13 @@ def test_focus_with_one_cluster_is_fedavg(engine):
         assert torch.allclose(one[k], other[k], atol=1e-6)
 
 
-def test_ragged_focus_with_one_cluster_weighted_by_n_is_fedavg(ragged):
-    one = last_round(ff.Focus(M=1, weight_by_n=True), ragged).server["w"]
-    other = last_round(ff.FedAvg(), ragged).server["w"]
-    plain = last_round(ff.Focus(M=1), ragged).server["w"]
+@pytest.mark.parametrize("by_n", [True, False])
+def test_ragged_focus_with_one_cluster_is_fedavg_with_the_same_weights(ragged, by_n):
+    one = last_round(ff.Focus(M=1, weight_by_n=by_n), ragged).server["w"]
+    other = last_round(ff.FedAvg(weight_by_n=by_n), ragged).server["w"]
+    different = last_round(ff.FedAvg(weight_by_n=not by_n), ragged).server["w"]
     assert all(torch.allclose(one[k], other[k], atol=1e-6) for k in one)
-    assert not all(torch.allclose(plain[k], other[k], atol=1e-4) for k in one)
+    assert not all(torch.allclose(one[k], different[k], atol=1e-4) for k in one)
 
 
 def test_tied_start_is_one_network_with_small_noise(ragged):
@@ -206,7 +207,9 @@ def test_fedavg_on_one_weight_by_hand(engine):
     network = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(network.weight)
     fed = ff.Federation.from_agents(agents, test=agents)
-    done = last_round(ff.FedAvg(), fed, 1, model=network, train=ff.Train(lr=0.1, steps=1), engine=engine)
+    done = last_round(
+        ff.FedAvg(weight_by_n=True), fed, 1, model=network, train=ff.Train(lr=0.1, steps=1), engine=engine
+    )
     assert abs(done.server["w"]["weight"].item() - 0.65) < 1e-6
 
 

@@ -241,7 +241,7 @@ def test_any_module_runs_serially_and_batch_statistics_are_averaged(ragged):
     assert "server/w/layers.1.running_mean" in a and "server/w/layers.1.num_batches_tracked" not in a
     assert a["server/w/layers.1.running_mean"].abs().max() > 0
 
-    one = Setup.of(ff.FedAvg(), ragged, 1, model=WithBatchNorm, train=ff.Train(lr=1e-9, steps=1))
+    one = Setup.of(ff.FedAvg(weight_by_n=True), ragged, 1, model=WithBatchNorm, train=ff.Train(lr=1e-9, steps=1))
     server = next(iter(run(one))).server
     first = one.networks.network()
     hidden = [first.layers[0](ragged.train(e).x).mean(0).detach() for e in range(5)]

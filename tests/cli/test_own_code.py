@@ -75,7 +75,7 @@ def test_a_method_of_ones_own_file_is_compared_with_seeds_resumed_and_reported(h
     assert [(r["method"], r["algorithm"], r["params"], r["seed"]) for r in rows if r["seed"] == 1] == [
         (method, method, {"step": 1.0}, 1),
         (f"{method}:step=0.5", method, {"step": 0.5}, 1),
-        ("fedavg", "fedavg", {}, 1),
+        ("fedavg", "fedavg", {"weight_by_n": None}, 1),
     ]
     assert rows[0]["avg_loss"] != rows[1]["avg_loss"] != rows[2]["avg_loss"]
 

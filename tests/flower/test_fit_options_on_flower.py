@@ -24,7 +24,7 @@ from helpers.hall import Call, FakeIdentity, Hall, go
 from focusfl.flower import Deployment
 from focusfl.flower.protocol.exchange import TooFewReplies
 
-METRICS = ["auc", "f1", "calibration-error"]
+METRICS = ["auc", "f1", "calibration-error", "skill"]
 
 
 @pytest.fixture
@@ -41,7 +41,11 @@ def largest(p: torch.Tensor, y: torch.Tensor) -> float:
 def test_a_simulation_has_the_serial_engines_loss_metrics_and_best_round() -> None:
     """A torch loss with weights, a function of one's own, early stopping that returns to an earlier round."""
     loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5]))
-    options: dict[str, Any] = {"loss": loss, "metrics": {"auc": "auc", "largest": largest}, "bayes": "none"}
+    options: dict[str, Any] = {
+        "loss": loss,
+        "metrics": {"auc": "auc", "skill": "skill", "largest": largest},
+        "bayes": "none",
+    }
     options |= {"validation": 0.3, "patience": 2, "train": ff.Train(lr=2.0, steps=10), "rounds": 12}
     seen: dict[str, list[int]] = {"serial": [], "flower": []}
     serial, flower = (
@@ -60,7 +64,7 @@ def test_a_simulation_has_the_serial_engines_loss_metrics_and_best_round() -> No
     torch.testing.assert_close(flower.loss, serial.loss, rtol=0, atol=1e-4)
     assert flower.validation is not None and serial.validation is not None
     torch.testing.assert_close(flower.validation.loss, serial.validation.loss, rtol=0, atol=1e-4)
-    for name in ("auc", "largest"):
+    for name in ("auc", "skill", "largest"):
         torch.testing.assert_close(flower.metrics[name], serial.metrics[name], rtol=0, atol=1e-4, equal_nan=True)
 
 

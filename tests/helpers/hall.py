@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 
+from focusfl.algorithms import decide_weights
 from focusfl.core import Algorithm
 from focusfl.flower import Deployment, serve
 from focusfl.flower.protocol.node import Job, client, number
@@ -44,7 +45,7 @@ class Hall:
             e = number(context)
             self.loads.append(e)
             settings = Settings(**{"train": TRAIN, "secure": secure} | options)
-            return Job(algorithm, model, settings, fed.train(e), fed.test(e), 3)
+            return Job(decide_weights(algorithm, by_n=False), model, settings, fed.train(e), fed.test(e), 3)
 
         self.app, self.keep, self.calls = client(job), keep, list[Call]()
         self.here = set(range(100, 104))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.page import folder, section
+from helpers.rows import PARAMS, base, hard, run, warned
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,32 +17,9 @@ from focusfl.cli import app as cli
 from focusfl.report.gains import Pair, compare_losses, needs_gap_se, verdict
 from focusfl.report.html.page import page
 from focusfl.report.markdown import report as markdown
-from focusfl.report.sentences import WARNING, explain, groups, numbered, uncertain_agents
+from focusfl.report.names import groups, numbered, uncertain_agents
+from focusfl.report.sentences import WARNING, explain
 from focusfl.util.errors import InputError
-
-PARAMS = {"M": 2, "init": "split", "warmup": 3}
-
-
-def hard(clusters, M=2):
-    return [[float(m == c) for m in range(M)] for c in clusters]
-
-
-def run(clusters=(0, 0, 0, 1), loss=None, pi=None, **more):
-    """A run of FOCUS with certain labels, every loss 1, and nothing known about noise."""
-    E = len(clusters)
-    made = {"method": "focus", "algorithm": "focus", "params": PARAMS, "seed": 0, "rounds": 100}
-    made |= {"clusters": list(clusters), "n": [100] * E, "loss": loss or [1.0] * E, "pi": pi or hard(clusters)}
-    return made | {"bayes": [0.0] * E, "bayes_kind": "true"} | more
-
-
-def base(algorithm, loss, **more):
-    clusters = [0] * len(loss) if algorithm == "fedavg" else list(range(len(loss)))
-    row = run(clusters, loss, method=algorithm, algorithm=algorithm, params={}, **more)
-    return row | {"pi": None}
-
-
-def warned(row, others=()):
-    return [line.removeprefix(WARNING) for line in explain([row], others) if line.startswith(WARNING)]
 
 
 def gains(baseline, lines):
@@ -93,7 +71,9 @@ def test_an_agent_is_uncertain_below_nine_tenths():
 
 
 def test_methods_without_labels_have_no_groups_and_no_warnings():
-    lines = explain([base("fedavg", [9.0] * 3) | {"algorithm": "qffl"}], [base("fedavg", [1.0] * 3)])
+    lines = explain(
+        [base("fedavg", [9.0] * 3) | {"algorithm": "qffl", "method": "qffl"}], [base("fedavg", [1.0] * 3)]
+    )
     assert len(lines) == 2 and "share one model" in lines[0] and gains("FedAvg", lines) == ([], [0, 1, 2])
     assert only(explain([base("local", [1.0] * 3)], [base("local", [1.0] * 3)]), "its own model")
 
@@ -165,7 +145,7 @@ def test_agents_alike_need_no_groups():
 
 def test_one_group_of_agents_that_differ_is_a_wrong_start():
     alone, start = base("local", [1.0, 1.0, 1.0, 0.5]), ("all 4 agents are in one group", "agent 3", "0.5")
-    assert only(warned(run([0] * 4), [alone]), *start, "ditto")
+    assert only(warned(run([0] * 4), [alone]), *start, "Training alone serves 1 of 4", "add ditto and fedsoft")
     tied = run([0] * 4, params=PARAMS | {"init": "tied"})
     assert only(warned(tied, [alone]), *start, 'init = "split"')
     assert "M = 2" in warned(run([0] * 4, pi=[[1.0]] * 4), [alone])[0]
@@ -177,7 +157,7 @@ def test_one_group_of_agents_that_differ_is_a_wrong_start():
         ({}, ["fewer clusters", "warmup longer than 3"]),
         ({"params": PARAMS | {"init": "tied"}}, ["fewer clusters", 'init = "split"']),
         ({"algorithm": "ifca", "params": {"M": 2}}, ["fewer clusters"]),
-        ({"clusters": [0] * 4, "pi": hard([0] * 4)}, ["Use FedAvg"]),
+        ({"clusters": [0] * 4, "pi": hard([0] * 4)}, ["Use FedAvg for them"]),
     ],
 )
 def test_agents_that_lose_against_fedavg_are_named(more, advice):
@@ -192,7 +172,7 @@ def test_agents_that_lose_against_fedavg_are_named(more, advice):
 def test_agents_that_are_better_off_alone_are_named():
     assert only(warned(run(), [GOOD, base("local", [1.0, 1.0, 1.0, 0.5])]), "agent 3", "alone 0.5", "more clusters")
     tied = run(params=PARAMS | {"init": "tied"})
-    assert 'them train alone, or try init = "split"' in warned(tied, [base("local", [1.0, 1.0, 0.5, 0.5])])[0]
+    assert 'init = "split"' in warned(tied, [base("local", [1.0, 1.0, 0.5, 0.5])])[0]
 
 
 def test_the_mean_may_lose_where_no_single_agent_does_beyond_noise():
@@ -205,23 +185,29 @@ def test_the_method_that_serves_agents_better_is_recommended_on_validation_data(
     fedsoft = base("fedsoft", [0.3] * 4, validation_loss=0.55)  # better on test data, which do not decide
     rows = [alone, ditto, fedsoft]
     assert only(
-        warned(run(validation_loss=1.0), rows), "Ditto serves 4 of 4", "0.4 instead of 1", "validation losses"
+        warned(run(validation_loss=1.0), rows), "Ditto serves 4 of 4", "0.4 instead of 1", "validation loss"
     )
     untested = [{k: v for k, v in row.items() if k != "validation_loss"} for row in rows]
-    assert only(warned(run(), untested), "FedSoft serves 4 of 4", "on these test data", "validation = 0.2")
+    assert only(warned(run(), untested), "FedSoft serves 4 of 4", "on these test data")
+    adapted = [row | {"params": {"adapt": True}} for row in rows]  # their validation losses are of shared models
+    assert only(warned(run(validation_loss=1.0), adapted), "FedSoft serves 4 of 4", "on these test data")
     worse = base("ditto", [0.7] * 4)  # better than FOCUS, but alone is best
-    assert only(warned(run(), [base("local", [0.5] * 4), worse]), "train alone")
+    assert only(warned(run(), [base("local", [0.5] * 4), worse]), "Training alone serves 4 of 4")
 
 
 def test_what_was_tried_is_not_suggested_again():
     tried = [base("local", [1.0, 1.0, 1.0, 0.5]), base("ditto", [1.0] * 4), base("fedsoft", [1.0] * 4)]
     assert only(warned(run([0] * 4), tried[:2]), "add fedsoft")
-    assert only(warned(run([0] * 4), tried), "Let it train alone")
+    assert only(warned(run([0] * 4), tried), "Training alone serves 1 of 4", "Let it train alone")
 
 
 def test_a_gain_over_fedavg_with_one_group_is_not_called_sufficient():
     one, fedavg = run([0] * 4, loss=[0.4] * 4), base("fedavg", [0.5] * 4)
     assert only(warned(one, [fedavg]), "not one of grouping", "weight_by_n")
+    alike = fedavg | {"params": {"weight_by_n": False}}
+    assert "weight_by_n" not in warned(one, [alike])[0]
+    adapted = one | {"params": PARAMS | {"adapt": True}}
+    assert only(warned(adapted, [alike]), "not one of grouping", "fedavg:adapt=true")
 
 
 def test_an_accuracy_that_contradicts_the_loss_is_named():
@@ -407,7 +393,8 @@ def test_fedavg_is_sufficient_for_agents_alike():
     fedavg = ff.fit(ff.FedAvg(), fed, rounds=25)
     for M in (2, "auto"):
         lines = ff.fit(ff.Focus(M=M, init="split"), fed, rounds=25).explain(fedavg).splitlines()
-        assert any(line.startswith(WARNING) and "FedAvg is sufficient" in line for line in lines)
+        advice = ("FedAvg is sufficient", "FedAvg serves")  # a split of agents alike may cost something
+        assert any(line.startswith(WARNING) and any(words in line for words in advice) for line in lines)
 
 
 def test_a_run_is_explained_alone_where_its_best_losses_are_those_of_agents_alone():
@@ -427,9 +414,9 @@ def rows():
 
 def test_compare_keeps_the_errors_of_differences_in_loss():
     focus, fedavg, afl = rows()[:3]
-    assert focus["gap_se"] == {} and list(fedavg["gap_se"]) == ["focus"] and afl["gap_se"] == {}
+    assert focus["gap_se"] == {} and list(fedavg["gap_se"]) == ["focus"] and list(afl["gap_se"]) == ["focus"]
     assert len(fedavg["gap_se"]["focus"]) == len(focus["n"]) == 10 and min(fedavg["gap_se"]["focus"]) > 0
-    assert needs_gap_se(focus, fedavg) and not needs_gap_se(focus, afl) and not needs_gap_se(fedavg, afl)
+    assert needs_gap_se(focus, fedavg) and needs_gap_se(focus, afl) and not needs_gap_se(fedavg, afl)
     assert not needs_gap_se(focus | {"bayes": [0.0] * 10}, fedavg)  # each with a best loss of its own
 
 

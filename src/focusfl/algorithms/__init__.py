@@ -18,6 +18,7 @@ from focusfl.algorithms.local import Local
 from focusfl.algorithms.named import ALGORITHMS, PRESETS, find_method, method_name, split_method, title
 from focusfl.algorithms.pfnm import PFNM
 from focusfl.algorithms.qffl import QFFL
+from focusfl.algorithms.weighting import decide_weights, with_common_weights
 
 __all__ = [
     "AFL",
@@ -40,8 +41,10 @@ __all__ = [
     "HardCluster",
     "Local",
     "adapted",
+    "decide_weights",
     "find_method",
     "method_name",
     "split_method",
     "title",
+    "with_common_weights",
 ]

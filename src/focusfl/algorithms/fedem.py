@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from focusfl.algorithms.weighting import Weighting
 from focusfl.core import (
     Agent,
     Algorithm,
@@ -30,8 +31,8 @@ from focusfl.core import (
 from focusfl.util.errors import require_choice, require_integer
 
 
-@dataclass(frozen=True)
-class FedEM(Algorithm):
+@dataclass(frozen=True, repr=False)
+class FedEM(Weighting, Algorithm):
     """Each agent's data is a mixture of M distributions, and the agent predicts with a mixture of M models.
 
     Args:
@@ -58,14 +59,16 @@ class FedEM(Algorithm):
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         q = e_step(state["pi"], agent.example_losses(server["w"]))  # [M, n]
         theta = agent.sgd(server["w"], weights=q)
-        return {"pi": agent.mean(q)}, Upload(add={"theta": scale(theta, agent.n), "n": agent.n}, each={})
+        n = self.weight(agent)
+        return {"pi": agent.mean(q)}, Upload(add={"theta": scale(theta, n), "n": n}, each={})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         return {"w": mean_or_keep(server["w"], add["theta"], add["n"].repeat(self.M))}
 
     def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
         weight = upload.add["n"].reshape(1)
-        return weighted_contribution(server["w"], upload.add["theta"], weight, n)
+        total = self.total_weight(n, agents)
+        return weighted_contribution(server["w"], upload.add["theta"], weight, total)
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return mixture(state["pi"], server["w"], h)

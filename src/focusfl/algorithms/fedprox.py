@@ -15,7 +15,7 @@ from focusfl.core import Agent, Pull, State, Upload, scale
 from focusfl.util.errors import require
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FedProx(FedAvg):
     """Agents train as in FedAvg, with a proximal term that keeps them near the shared model.
 
@@ -33,4 +33,5 @@ class FedProx(FedAvg):
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
         theta = agent.sgd(server["w"], pull=Pull(server["w"], self.mu))
-        return state, Upload(add={"theta": scale(theta, agent.n), "n": agent.n}, each={})
+        n = self.weight(agent)
+        return state, Upload(add={"theta": scale(theta, n), "n": n}, each={})

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from focusfl.algorithms.weighting import Weighting
 from focusfl.core import (
     Agent,
     Algorithm,
@@ -32,8 +33,8 @@ from focusfl.core import (
 from focusfl.util.errors import require, require_choice, require_integer
 
 
-@dataclass(frozen=True)
-class FedSoft(Algorithm):
+@dataclass(frozen=True, repr=False)
+class FedSoft(Weighting, Algorithm):
     """Every agent trains a model of its own, pulled towards each cluster centre by its share of the data.
 
     Args:
@@ -68,15 +69,16 @@ class FedSoft(Algorithm):
         # lam sum_s u_s (theta - c_s) = lam U (theta - mean of the c_s weighted by u_s), U = sum_s u_s
         theta = agent.sgd(state["theta"], pull=Pull(_weighted_mean(c, u), self.lam * u.sum()))
         copies = {k: v.expand(self.M, *v.shape[1:]) for k, v in theta.items()}
-        add = {"c": scale(copies, u * agent.n), "weight": u * agent.n}
+        weight = u * self.weight(agent)
+        add = {"c": scale(copies, weight), "weight": weight}
         return {"theta": theta, "u": u}, Upload(add=add, each={})
 
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         return {"c": mean_or_keep(server["c"], add["c"], add["weight"])}
 
     def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
-        weight = upload.add["weight"]  # adds up to n (1 + M 1e-4) at most
-        return weighted_contribution(server["c"], upload.add["c"], weight, n)
+        weight, total = upload.add["weight"], self.total_weight(n, agents)  # up to total (1 + M 1e-4)
+        return weighted_contribution(server["c"], upload.add["c"], weight, total)
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:
         return h(state["theta"])[0]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from focusfl.algorithms.focus.focus import Focus
+from focusfl.algorithms.weighting import Weighting
 from focusfl.core import (
     Agent,
     Algorithm,
@@ -35,8 +36,8 @@ from focusfl.core import (
 from focusfl.util.errors import require, require_choice, require_integer
 
 
-@dataclass(frozen=True)
-class HardCluster(Algorithm):
+@dataclass(frozen=True, repr=False)
+class HardCluster(Weighting, Algorithm):
     """FOCUS runs first; then FedAvg trains a new network within each cluster that FOCUS found.
 
     Args:
@@ -76,7 +77,7 @@ class HardCluster(Algorithm):
         return {**server, "k": row(server["k"], e)}
 
     def local(self, server: State, state: State, agent: Agent) -> tuple[State, Upload]:
-        share = one_hot(server["k"], self.M) * agent.n
+        share = one_hot(server["k"], self.M) * self.weight(agent)
         theta = agent.sgd(server["w"], only=share > 0)
         return state, Upload(add={"theta": scale(theta, share), "n": share}, each={})
 
@@ -85,7 +86,8 @@ class HardCluster(Algorithm):
 
     def contribution(self, server: State, upload: Upload, n: Tensor, agents: int = 1) -> Contribution:
         weight, k = upload.add["n"], server["k"]
-        total = one_hot(k, self.M) * n if k.dim() == 0 else n  # the server knows the agent's cluster
+        total = self.total_weight(n, agents)
+        total = one_hot(k, self.M) * total if k.dim() == 0 else total  # the server knows the agent's cluster
         return weighted_contribution(server["w"], upload.add["theta"], weight, total)
 
     def predict(self, server: State, state: State, h: Predictor) -> Tensor:

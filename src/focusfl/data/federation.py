@@ -71,6 +71,8 @@ class Recipe:
         adapt: Whether the agents of FOCUS adapt the shared model to their own data after the last round.
         scale_target: Whether a regression is trained on targets of mean 0 and deviation 1. Predictions and losses
             are in the target's own units all the same.
+        own: Whether it is a user's own data: then methods with an option `weight_by_n` give all agents the same
+            weight if it is not set, and tables of a regression show errors in the target's own units.
 
     Example:
         >>> Recipe(rounds=20).rounds
@@ -84,6 +86,7 @@ class Recipe:
     patience: int | None = None
     adapt: bool = False
     scale_target: bool = False
+    own: bool = False
 
     def without_aids(self) -> Recipe:
         """Return the recipe for a user who gives the options of training: nothing is added to them."""
@@ -100,7 +103,8 @@ def own_recipe(features: int, classes: int | None, hidden: int | None = None) ->
     """
     train = Train(lr="auto", optimiser="adam", steps=20, batch=64)
     model = default_model(features, classes, hidden)
-    return Recipe(model, train, rounds=60, validation=0.2, patience=12, adapt=True, scale_target=True)
+    early = Recipe(model, train, rounds=60, validation=0.2, patience=12)
+    return replace(early, adapt=True, scale_target=True, own=True)
 
 
 def default_model(features: int, classes: int | None, hidden: int | None = None) -> Callable[[], nn.Module]:
@@ -333,7 +337,7 @@ class Federation:
         if chosen_on is not None:
             found.append(check_agents(data, classes, "training", also=chosen_on, also_kind="validation"))
         number = max((found_classes for found_classes in found if found_classes is not None), default=None)
-        recipe = Recipe(model=model, train=train or Train())
+        recipe = Recipe(model=model, train=train or Train(), own=True)
         if model is None and not tokens:
             recipe = replace(recipe, model=default_model(data[0].x[0].numel(), number))
             if train is None and data[0].x.dim() == 2:

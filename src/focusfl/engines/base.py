@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple
 
@@ -19,6 +20,7 @@ from focusfl.core.tree import take
 from focusfl.data.federation import Federation, Rows
 from focusfl.engines.plan import Ints
 from focusfl.fairness import scores as named_scores
+from focusfl.fairness.constant import Constant, constant_scores
 from focusfl.fairness.scores import Metric
 from focusfl.models.task import Task
 
@@ -155,7 +157,16 @@ class Engine(ABC):
         if part == "validation" or not self.metrics:
             return found
         values = predictions.squeeze(-1) if self.task.classes is None else predictions
-        return found._replace(metrics=named_scores.measure(self.metrics, values, rows.y, rows.offsets))
+        measured = named_scores.measure(
+            self.metrics, values, rows.y, rows.offsets, lambda: self.constant.skill(found.loss)
+        )
+        return found._replace(metrics=measured)
+
+    @cached_property
+    def constant(self) -> Constant:
+        """The scores of each agent's constant prediction on its test data."""
+        known, test = self.fed.all_rows, self.fed.testing
+        return constant_scores(self.task, (known.y, known.offsets), (test.y, test.offsets))
 
     def labels(self, algorithm: Algorithm, server: State, states: State) -> Tensor | None:
         """Return the agents' cluster labels pi, [E, M], on the cpu; None if the method has none."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,9 +34,7 @@ def auc(p: Tensor, y: Tensor) -> float:
     >>> auc(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.65, 0.35], [0.2, 0.8]]), torch.tensor([0, 0, 1, 1]))
     0.75
     """
-    from sklearn.metrics import roc_auc_score  # takes a second to import
-
-    return _mean_over_classes(p, y, lambda truth, score: float(roc_auc_score(truth, score)))
+    return _mean_over_classes(p, y, _area)
 
 
 def average_precision(p: Tensor, y: Tensor) -> float:
@@ -46,9 +43,12 @@ def average_precision(p: Tensor, y: Tensor) -> float:
     >>> average_precision(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]), torch.tensor([1, 0, 1]))
     0.8333333333333333
     """
-    from sklearn.metrics import average_precision_score
+    from sklearn.metrics import average_precision_score  # takes a second to import
 
-    return _mean_over_classes(p, y, lambda truth, score: float(average_precision_score(truth, score)))
+    def curve(truth: Tensor, score: Tensor) -> float:
+        return float(average_precision_score(truth.numpy(), score.numpy()))
+
+    return _mean_over_classes(p, y, curve)
 
 
 def f1(p: Tensor, y: Tensor) -> float:
@@ -110,6 +110,30 @@ def log_loss(p: Tensor, y: Tensor) -> float:
     return float(-right.double().clamp_min(1e-12).log().mean())
 
 
+def accuracy(p: Tensor, y: Tensor) -> float:
+    """Return the share of examples whose class is predicted; with several labels, that of labels.
+
+    >>> accuracy(torch.tensor([[0.8, 0.2], [0.3, 0.7]]), torch.tensor([0, 0]))
+    0.5
+    """
+    right = p.argmax(1) == y if y.dim() == 1 else _decisions(p, y) == y.bool()
+    return float(right.double().mean())
+
+
+def skill(p: Tensor, y: Tensor) -> float:
+    """Stand for 1 - loss / loss of a constant prediction: it needs the training labels (fairness/constant.py)."""
+    raise NotImplementedError
+
+
+def rmse(values: Tensor, y: Tensor) -> float:
+    """Return the root of the mean squared error, which is in the target's own units.
+
+    >>> rmse(torch.tensor([3.0, 1.0]), torch.tensor([0.0, 1.0])) == 4.5**0.5
+    True
+    """
+    return float((values.double() - y.double()).square().mean().sqrt())
+
+
 def mae(values: Tensor, y: Tensor) -> float:
     """Return the mean absolute error.
 
@@ -137,10 +161,15 @@ FOR_CLASSES: dict[str, Metric] = {
     "balanced-accuracy": balanced_accuracy,
     "calibration-error": calibration_error,
     "log-loss": log_loss,
+    "accuracy": accuracy,
 }
-FOR_NUMBERS: dict[str, Metric] = {"mae": mae, "r2": r2}
-BUILT_IN = FOR_CLASSES | FOR_NUMBERS
-LOWER_IS_BETTER = ("calibration-error", "log-loss", "mae")  # of the metrics built in; the others: higher
+FOR_NUMBERS: dict[str, Metric] = {"rmse": rmse, "mae": mae, "r2": r2}
+BUILT_IN = FOR_CLASSES | FOR_NUMBERS | {"skill": skill}
+LOWER_IS_BETTER = ("calibration-error", "log-loss", "rmse", "mae")  # of the metrics built in; the others: higher
+UNITS = ("rmse", "mae")  # metrics in the units of a regression's target
+UNBALANCED = 2 / 3  # share of the training labels in one class, above which accuracy says little
+IF_UNBALANCED = ("auc", "balanced-accuracy", "skill")  # the metrics of unbalanced classes, and ...
+IF_NUMBERS = ("rmse", "r2", "skill")  # ... of a regression on a user's own data, if none are asked for
 
 
 def metric(name: str) -> Metric:
@@ -171,18 +200,46 @@ def check_name(name: str) -> None:
             raise InputError(f"metrics: unknown metric {name!r}: {nearest(name, [*BUILT_IN, *points])}")
 
 
-def resolve(metrics: MetricOption, classes: int | None) -> dict[str, Metric]:
+def largest_shares(y: Tensor, offsets: Tensor) -> tuple[float, Tensor]:
+    """Return the share of the most frequent class, over all agents and of each agent [E].
+
+    >>> largest_shares(torch.tensor([0, 0, 1, 1, 1]), torch.tensor([0, 2, 5]))
+    (0.6, tensor([1., 1.], dtype=torch.float64))
+    """
+
+    def share(labels: Tensor) -> float:
+        return float(torch.bincount(labels).max()) / len(labels)
+
+    y = y.long().cpu()
+    each = [share(labels) for labels in y.split(offsets.diff().tolist())]
+    return share(y), torch.tensor(each, dtype=torch.double)
+
+
+def unbalanced(y: Tensor, offsets: Tensor) -> bool:
+    """Say whether one class has more than two thirds of the labels: over all agents, or at each agent on average.
+
+    The second is the accuracy that agents have if each always predicts its most frequent class.
+
+    Args:
+        y: The training labels: classes [N], agent after agent.
+        offsets: [E + 1].
+    """
+    overall, each = largest_shares(y, offsets)
+    return max(overall, float(each.mean())) > UNBALANCED
+
+
+def resolve(metrics: MetricOption | None, classes: int | None) -> dict[str, Metric]:
     """Return the functions by name.
 
     Args:
-        metrics: Names, or functions by name.
+        metrics: Names, or functions by name; None for none.
         classes: The number of classes; None for regression.
 
     Raises:
         InputError: A name is unknown, or its metric does not apply to such labels.
     """
     found: dict[str, Metric] = {}
-    for shown, given in _pairs(metrics).items():
+    for shown, given in _pairs(metrics or ()).items():
         unfit, others = (FOR_CLASSES, FOR_NUMBERS) if classes is None else (FOR_NUMBERS, FOR_CLASSES)
         if isinstance(given, str) and given in unfit:
             labels = "numbers" if classes is None else "classes"
@@ -191,11 +248,14 @@ def resolve(metrics: MetricOption, classes: int | None) -> dict[str, Metric]:
     return found
 
 
-def check_option(metrics: MetricOption) -> MetricOption:
+def check_option(metrics: MetricOption | None) -> MetricOption | None:
     """Return the option in its usual form, a tuple of names or a dict; check what does not depend on the data.
 
     A text may hold several names, separated by commas. Nothing is imported: settings are also read from files.
+    None stays: the data decide.
     """
+    if metrics is None:
+        return None
     if isinstance(metrics, str):
         metrics = tuple(name.strip() for name in metrics.split(",") if name.strip())
     if not isinstance(metrics, Mapping):
@@ -213,7 +273,13 @@ def check_option(metrics: MetricOption) -> MetricOption:
     return metrics
 
 
-def measure(metrics: Mapping[str, Metric], predictions: Tensor, y: Tensor, offsets: Tensor) -> dict[str, Tensor]:
+def measure(
+    metrics: Mapping[str, Metric],
+    predictions: Tensor,
+    y: Tensor,
+    offsets: Tensor,
+    skills: Callable[[], Tensor] | None = None,
+) -> dict[str, Tensor]:
     """Return each metric of each agent, [E] by name; NaN where it is not defined.
 
     Args:
@@ -221,6 +287,7 @@ def measure(metrics: Mapping[str, Metric], predictions: Tensor, y: Tensor, offse
         predictions: Probabilities [N, C] or values [N], agent after agent.
         y: Targets [N] or [N, C].
         offsets: [E + 1]; agent e has examples offsets[e] to offsets[e + 1].
+        skills: Returns the skill of each agent, [E] (fairness/constant.py); without it, none is defined.
 
     Raises:
         InputError: A function fails, or does not return a number.
@@ -229,6 +296,10 @@ def measure(metrics: Mapping[str, Metric], predictions: Tensor, y: Tensor, offse
     spans = [slice(a, b) for a, b in zip(offsets.tolist(), offsets.tolist()[1:], strict=False)]
     found: dict[str, Tensor] = {}
     for name, function in metrics.items():
+        if function is skill:
+            found[name] = torch.full((len(spans),), torch.nan) if skills is None else skills()
+            found[name] = found[name].double().cpu()
+            continue
         each = []
         for e, span in enumerate(spans):
             try:
@@ -274,8 +345,17 @@ def _decisions(p: Tensor, y: Tensor) -> Tensor:
     return p > 0.5 if y.dim() == 2 else p.argmax(1, keepdim=True) == torch.arange(p.shape[1])
 
 
-def _mean_over_classes(p: Tensor, y: Tensor, curve: Callable[[Any, Any], float]) -> float:
+def _area(truth: Tensor, score: Tensor) -> float:
+    """Return the chance that an example of the class has a higher score than another one; ties count a half."""
+    from scipy.stats import rankdata  # takes a second to import
+
+    ranks, positive = torch.from_numpy(rankdata(score.numpy())), int(truth.sum())
+    above = float(ranks[truth].sum()) - positive * (positive + 1) / 2
+    return above / (positive * (len(truth) - positive))
+
+
+def _mean_over_classes(p: Tensor, y: Tensor, curve: Callable[[Tensor, Tensor], float]) -> float:
     truth = _indicators(y, p.shape[1])
     columns = [1] if y.dim() == 1 and p.shape[1] == 2 else range(p.shape[1])
     defined = [c for c in columns if truth[:, c].any() and not truth[:, c].all()]
-    return sum(curve(truth[:, c].numpy(), p[:, c].numpy()) for c in defined) / len(defined) if defined else math.nan
+    return sum(curve(truth[:, c], p[:, c]) for c in defined) / len(defined) if defined else math.nan

@@ -24,7 +24,7 @@ import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from focusfl.algorithms import Adapted, adapted
+from focusfl.algorithms import Adapted, adapted, decide_weights
 from focusfl.core import Algorithm, State
 from focusfl.core.train import Train
 from focusfl.data.own.inputs import Inputs, Kind
@@ -115,6 +115,7 @@ class Deployment:
         within = f"from {least} to the {cohort} agents of a round"
         require("minimum", minimum, minimum <= cohort, within)
         chosen = replace(chosen, patience=chosen.patience or None)
+        algorithm = decide_weights(algorithm, by_n=False)  # the nodes have data of their own
         algorithm = adapted(algorithm, by_default=False)
         for name, asked in {"patience": chosen.patience, "adapt": isinstance(algorithm, Adapted)}.items():
             if asked and not chosen.validation:

@@ -8,8 +8,10 @@ from typing import Any, cast
 
 from focusfl.report.certainty import below_best_loss
 from focusfl.report.markdown import code, grid, plain
+from focusfl.report.names import uncertain_agents
+from focusfl.report.notes import notes
 from focusfl.report.rows import Row, agent_numbers
-from focusfl.report.sentences import WARNING, explain, uncertain_agents
+from focusfl.report.sentences import WARNING, explain
 from focusfl.util.files import visible
 
 FEW_EXAMPLES = 30  # training examples of an agent, below which its numbers are mostly noise
@@ -93,14 +95,19 @@ def _fairness(row: Row, about: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"- {plain(line)}" for line in explain([row]))
     yield ""
     head = ["agent", "training examples", "loss"] + ["accuracy"] * (row["acc"] is not None)
+    head += list(measured := row.get("metrics", {}))
     head += ["excess risk"] + ["± standard error"] * ("excess_se" in row) + ["cluster"]
     table, n, se = [], row.get("n"), row.get("excess_se")
     for i, name in enumerate(names[: len(row["loss"])]):
         cells = [plain(name), "-" if n is None else str(n[i]), f"{row['loss'][i]:.4g}"]
         cells += [] if row["acc"] is None else [f"{row['acc'][i]:.3f}"]
+        cells += ["-" if values[i] is None else f"{values[i]:.3f}" for values in measured.values()]
         cells += [f"{row['excess_risk'][i]:+.4g}"] + ([] if se is None else [f"{se[i]:.2g}"])
         table.append([*cells, str(row["clusters"][i])])
-    yield grid(head, table)
+    yield grid([plain(each) for each in head], table)
+    if lines := notes([row]):
+        yield ""
+        yield from (f"- {plain(line)}" for line in lines)
 
 
 def _limits(about: Mapping[str, Any], row: Row | None) -> Iterator[str]:

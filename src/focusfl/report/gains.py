@@ -8,16 +8,19 @@ known about the noise, the small share alone decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import hypot, isfinite, sqrt
 from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
-from focusfl.report.rows import Row, agent_numbers
+from scipy.special import stdtrit
+
+from focusfl.report.rows import Row, agent_numbers, direction
 
 BASELINES = {"fedavg": "FedAvg", "local": "training alone"}  # what methods are compared with, by algorithm
 ERROR_RATE = 0.05  # chance to name any agent where no agent differs: more agents need more evidence for each
 MIN_RELATIVE_GAP = 0.02  # of the loss: a smaller difference does not matter, however certain it is
+MIN_METRIC_GAP = 0.01  # the same of metrics of which higher values are better, such as accuracy
 
 
 class Pair(NamedTuple):
@@ -71,6 +74,115 @@ def compare_losses(runs: Sequence[Row], others: Sequence[Row]) -> Gains | None:
     return Gains(gained, lost, same, pairs, verdict(means), threshold)
 
 
+def rivals(runs: Sequence[Row], others: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the runs of other methods, by method.
+
+    Where the best losses are those of agents that train alone, they are the runs of training alone, if there are
+    none.
+    """
+    found: dict[str, list[Row]] = {}
+    for row in others:
+        if row["method"] != runs[0]["method"]:
+            found.setdefault(row["method"], []).append(row)
+    if not any(rows[0]["algorithm"] == "local" for rows in found.values()):
+        for row in (row for row in runs if row["bayes_kind"] == "agent"):
+            alone = row | {"method": "local", "algorithm": "local", "loss": row["bayes"], "gap_se": {}, "acc": None}
+            alone |= {"metrics": {}, "params": {}}
+            alone.pop("validation_loss", None)
+            if "excess_se" in row:
+                alone["excess_se"] = [0.0] * len(row["loss"])  # that of the method is already of both
+            found.setdefault("local", []).append(alone)
+    return found
+
+
+def compare_with_baselines(runs: Sequence[Row], others: Sequence[Row]) -> dict[str, Gains]:
+    """Compare a method with FedAvg and with training alone, as far as there are runs of them (`rivals`).
+
+    If one of them ran with several options, the first counts.
+    """
+    found = {}
+    for name in BASELINES:
+        rows = runs_of(name, rivals(runs, others))
+        if rows and name != runs[0]["algorithm"] and (gains := compare_losses(runs, rows)) is not None:
+            found[name] = gains
+    return found
+
+
+def runs_of(algorithm: str, found: Mapping[str, list[Row]]) -> list[Row]:
+    """Return the runs of one algorithm; if it ran with several options, of the first."""
+    return next((rows for rows in found.values() if rows[0]["algorithm"] == algorithm), [])
+
+
+class Judged(NamedTuple):
+    """One method compared with another by a metric: means over the agents for whom it is defined."""
+
+    ours: float
+    theirs: float
+    overall: int  # of the mean over the agents: -1 gained, 1 lost, 0 about the same
+    better: list[int]  # the agents that have a better value under the method ...
+    worse: list[int]  # ... and under the other
+    tied: int  # how many have the same value
+
+
+def deciding_metric(rows: Sequence[Row]) -> str:
+    """Return the metric by which methods are judged: the first of those measured, or "", which is the loss.
+
+    It must be known which values are better, and each row must have it for two agents or more.
+    """
+    names = list(rows[0].get("metrics", {})) if rows else []
+    for name in names:
+        each = [row.get("metrics", {}).get(name, []) for row in rows]
+        if direction(name) and all(sum(v is not None for v in values) > 1 for values in each):
+            return name
+    return ""
+
+
+def judge(runs: Sequence[Row], others: Sequence[Row], name: str) -> Judged | None:
+    """Compare two methods by a metric.
+
+    How certain a metric is, is not known for one agent. The difference of the means counts if it is beyond the
+    spread of the differences over the agents and, with several seeds, over the seeds (Student's t), and not small.
+
+    Args:
+        runs: The runs of one method.
+        others: The runs of the other.
+        name: The metric.
+
+    Returns:
+        The verdict on the seeds that both have; None where they share no seed, or fewer than two agents.
+    """
+    seeds = [_values(a, b, name) for a in runs for b in others if a["seed"] == b["seed"]]
+    agents = sorted(set.intersection(*map(set, seeds))) if seeds else []
+    if len(agents) < 2:
+        return None
+    sign = 1 if direction(name) == "lower" else -1
+    pairs = {e: tuple(map(fmean, zip(*(seed[e] for seed in seeds), strict=True))) for e in agents}
+    worse_by = {e: sign * (ours - theirs) for e, (ours, theirs) in pairs.items()}
+    by_seed = [fmean(sign * (a - b) for e, (a, b) in seed.items() if e in pairs) for seed in seeds]
+    noise = max(_half_width(list(worse_by.values())), _half_width(by_seed))
+    ours, theirs = (fmean(each) for each in zip(*pairs.values(), strict=True))
+    gap = fmean(worse_by.values())
+    small = MIN_METRIC_GAP if sign < 0 else MIN_RELATIVE_GAP * abs(theirs)
+    overall = 0 if abs(gap) <= max(noise, small) else 1 if gap > 0 else -1
+    better, worse = ([e for e, v in worse_by.items() if k * v < 0] for k in (1, -1))
+    return Judged(ours, theirs, overall, better, worse, len(pairs) - len(better) - len(worse))
+
+
+def _values(one: Row, other: Row, name: str) -> dict[int, tuple[float, float]]:
+    """The values of the agents for whom both runs have one."""
+    ours, theirs = (
+        dict(zip(agent_numbers(row), row.get("metrics", {}).get(name, ()), strict=False)) for row in (one, other)
+    )
+    return {e: (a, b) for e, a in ours.items() if a is not None and (b := theirs.get(e)) is not None}
+
+
+def _half_width(gaps: Sequence[float]) -> float:
+    """Half of the 95 % interval of the mean of these numbers; 0 for one number."""
+    if len(gaps) < 2:
+        return 0.0
+    return float(stdtrit(len(gaps) - 1, 1 - ERROR_RATE / 2)) * stdev(gaps) / sqrt(len(gaps))
+
+
 def verdict(seeds: Sequence[Pair], questions: int = 1) -> int:
     """Judge one agent, or all on average.
 
@@ -98,12 +210,11 @@ def verdict(seeds: Sequence[Pair], questions: int = 1) -> int:
 def needs_gap_se(one: Row, other: Row) -> bool:
     """Say whether a row should keep the standard error of the difference between two runs (`gap_se`).
 
-    It should if one of them is a baseline of the other, and if their best losses are the same: then the error of
-    the difference of their excess risks is that of their losses.
+    It should if one of them groups agents, as it is then compared with the other, and if their best losses are the
+    same: then the error of the difference of their excess risks is that of their losses.
     """
     labels = one["pi"] is not None or other["pi"] is not None
-    baseline = bool({one["algorithm"], other["algorithm"]} & BASELINES.keys())
-    return labels and baseline and one["bayes"] == other["bayes"]
+    return labels and one["bayes"] == other["bayes"]
 
 
 def _pairs(one: Row, other: Row) -> dict[int, Pair]:

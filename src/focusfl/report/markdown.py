@@ -11,6 +11,8 @@ from focusfl import __version__
 from focusfl.algorithms import title
 from focusfl.report import certainty, sentences
 from focusfl.report.disclosure import disclosed
+from focusfl.report.names import agent_names
+from focusfl.report.notes import notes
 from focusfl.report.rows import Row, by_method, clusters_right, columns, values
 from focusfl.report.section import Section
 from focusfl.util.files import visible
@@ -33,8 +35,10 @@ def report(name: str, experiment: dict[str, Any], section: Section) -> str:
     head += ["mean ± standard deviation"]
     head += [f"over {len(seeds)} seed(s): {', '.join(map(str, seeds))}."]
     head += [f"Best loss of an agent: {plain(first['bayes_kind'])}."]
-    head += [f"{plain(names)}."] if (names := sentences.agent_names(first.get("names", []))) else []
-    parts = [f"# {plain(name)}", " ".join(head), *in_words(rows), results_table(rows), *faa_intervals(rows)]
+    head += [f"{plain(names)}."] if (names := agent_names(first.get("names", []))) else []
+    parts = [f"# {plain(name)}", " ".join(head), *in_words(rows), results_table(rows)]
+    parts += ["\n".join(f"- {plain(line)}" for line in lines)] if (lines := notes(rows)) else []
+    parts += faa_intervals(rows)
     if section.missing:
         missing = [f"- {plain(each)}" for each in section.missing]
         parts += ["Not computed yet, and in no number here:", "\n".join(missing)]

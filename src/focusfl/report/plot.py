@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from focusfl.algorithms import title
 from focusfl.report.gains import BASELINES, compare_losses
+from focusfl.report.names import CONFIDENT_LABEL, groups
 from focusfl.report.rows import Row, agent_numbers
-from focusfl.report.sentences import CONFIDENT_LABEL, groups
 from focusfl.util.errors import InputError
 from focusfl.util.files import visible
 from focusfl.util.html import COLOURS

@@ -88,6 +88,8 @@ class Row(TypedDict):
     accuracy_parity: Number | None  # standard deviation of the agents' accuracies; None in regression
     worst_agent: Count  # place in `loss` of the largest loss
     validation_loss: NotRequired[Number]  # the mean over the agents that have validation data
+    constant_acc: NotRequired[Number]  # if each agent always predicts its most frequent training class
+    target: NotRequired[str]  # name of the label column, in regression
     seconds: Number  # of training
     rounds_to: NotRequired[
         dict[str, Count | None] | None
@@ -99,7 +101,9 @@ class Row(TypedDict):
     n: NotRequired[Items[Count]]  # training examples
     loss: Items[Number]  # on the agent's test data
     acc: Items[Number] | None  # None in regression
-    metrics: NotRequired[dict[str, Items[Number | None]]]  # those asked for, by name; None where not defined
+    n_test: NotRequired[Items[Count]]  # test examples
+    metrics: NotRequired[dict[str, Items[Number | None]]]  # by name, the one that decides first; None: not defined
+    adaptation: NotRequired[dict[str, Items[Number]]]  # shares of its prediction: shared, intercept, weights, alone
     excess_risk: Items[Number]  # loss minus best loss
     bayes: Items[Number]  # best loss
     bayes_kind: str  # where the best losses come from: exact | true | learned | agent
@@ -135,7 +139,19 @@ METRICS: dict[Metric, str] = {  # the columns of every table of results, with th
     "agnostic_loss": "agnostic loss",
 }
 _ROW = TypeAdapter(Row)
-PER_AGENT = ("loss", "acc", "excess_risk", "bayes", "pi", "clusters", "true_clusters", "excess_se", "agents", "n")
+PER_AGENT = (
+    "loss",
+    "acc",
+    "excess_risk",
+    "bayes",
+    "pi",
+    "clusters",
+    "true_clusters",
+    "excess_se",
+    "agents",
+    "n",
+    "n_test",
+)
 
 
 def read_row(value: object, path: Path) -> Row:
@@ -185,6 +201,7 @@ def _check_lengths(row: Row) -> None:
     E = len(row["loss"])
     lists: dict[str, Any] = {k: v for k, v in row.items() if k in PER_AGENT and v is not None}
     lists |= {f"gap_se.{method}": v for method, v in row.get("gap_se", {}).items()}
+    lists |= {f"adaptation.{kind}": v for kind, v in row.get("adaptation", {}).items()}
     lists |= {f"metrics.{name}": v for name, v in row.get("metrics", {}).items()}
     for key, each in lists.items():
         require(key, len(each) == E > 0, f"one entry per agent ({E}), found {len(each)}")
@@ -316,14 +333,28 @@ def columns(rows: Sequence[Row], also: Iterable[Metric] = ()) -> list[Column]:
             found.append(Column(key, heading, "higher" if key == "avg_acc" else "lower"))
         if key == "avg_loss":
             names = dict.fromkeys(name for row in rows for name in row.get("metrics", {}))
-            found += [Column(name, name, _better(name), asked=True) for name in names]
+            found += [Column(name, name, direction(name), asked=True) for name in names]
     return found
 
 
-def _better(name: str) -> Literal["higher", "lower", ""]:
+def direction(name: str) -> Literal["higher", "lower", ""]:
+    """Return which values of a metric are better; "" if that is not known."""
     if name not in BUILT_IN:
         return ""
     return "lower" if name in LOWER_IS_BETTER else "higher"
+
+
+def meaningful_goals(rows: Iterable[Row]) -> list[str]:
+    """Return the accuracies of `rounds_to` that a constant prediction does not have: others say nothing.
+
+    >>> meaningful_goals([{"rounds_to": {"0.7": 1, "0.9": 4}, "constant_acc": 0.88}])
+    ['0.9']
+    """
+    found = dict[str, None]()
+    for row in rows:
+        least = row.get("constant_acc", 0.0)
+        found |= {goal: None for goal in row.get("rounds_to") or {} if float(goal) > least}
+    return list(found)
 
 
 def clusters_right(runs: Sequence[Row], unknown: str = "-") -> str:

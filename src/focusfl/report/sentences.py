@@ -4,24 +4,23 @@ where another method would do as well or better. Pure functions of rows of resul
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from focusfl.algorithms import title
-from focusfl.report.gains import BASELINES, MIN_RELATIVE_GAP, Gains, compare_losses
+from focusfl.report.advice import Rival, by_algorithm, compared_with, warnings
+from focusfl.report.gains import BASELINES, MIN_RELATIVE_GAP, Gains
+from focusfl.report.names import CONFIDENT_LABEL, MANY, groups, numbered, uncertain_agents, who
 from focusfl.report.rows import Row, Runs, agent_numbers
-from focusfl.util.files import visible
 
-CONFIDENT_LABEL = 0.9  # largest label pi of an agent whose assignment is confident, at least
-MAX_RANGES = 40  # ranges of agents, or agents by name, that a sentence lists
-PERSONAL = ("ditto", "fedsoft")  # methods that give every agent a model of its own
-MIN_ACCURACY_GAP = 0.01  # by which accuracies contradict the losses
-MAX_UNCERTAIN_SHARE = 1 / 3  # if more of the agents are uncertain, the groups themselves are in doubt
-MIN_ROUNDS_AFTER_WARMUP = 5  # of FOCUS, before anything is said about its groups
-MIN_GROUP_EXAMPLES = 50  # training examples: below, scikit-learn's guide to estimators says "get more data"
 WARNING = "Warning: "
 WHAT_COUNTS = f"gained or lost: by more than noise, and by more than {100 * MIN_RELATIVE_GAP:g} % of the loss"
+ADAPTED = {  # kinds of models in the prediction of an agent that adapts (run/adaptation.py)
+    "shared": "the shared model",
+    "intercept": "the shared model with an intercept of its own",
+    "weights": "the shared model trained further on its own data",
+    "alone": "a model trained alone",
+}
+SHORT = {"shared": "shared", "intercept": "own intercept", "weights": "trained further", "alone": "trained alone"}
 NO_SHARED_AGENT = "No agent has sent its last numbers in all of these runs."
 
 
@@ -31,20 +30,20 @@ def explain(runs: Sequence[Row], others: Sequence[Row] = ()) -> list[str]:
     Args:
         runs: Its runs, one per seed: the groups are those of the first, labels and gains are means over the seeds.
         others: Runs of other methods on the same data, as far as there are any. Those of FedAvg and of Local show
-            who gained and who lost; where agents lost, the best of the others is recommended.
+            who gained and who lost; a method that serves the agents better is recommended (report/advice.py).
 
     Returns:
         The sentences. Warnings come last, and begin with `WARNING`.
     """
-    baselines = compare_with_baselines(runs, others)
-    gains = [_gain_sentence(runs[0], BASELINES[name], found) for name, found in baselines.items()]
-    gains += [line for name in baselines for line in _contradictions(runs, _runs_of(name, others), name)]
+    metric, found = compared_with(runs, others)
+    baselines = {name: rival for name in BASELINES if (rival := by_algorithm(found, name)) is not None}
+    baselines.pop(runs[0]["algorithm"], None)
+    gains = [_gain_sentence(runs[0], BASELINES[name], rival.gains) for name, rival in baselines.items()]
+    gains += [line for name, rival in baselines.items() for line in _judgement(BASELINES[name], rival, metric)]
     if runs[0]["pi"] is None:
-        shared = "all agents share one model" if len(groups(runs[0])) == 1 else "every agent has its own model"
-        return [f"No groups: {shared}.", *gains]
-    tried = {row["algorithm"] for row in others}
-    found = warnings(runs, baselines, recommendation(runs, others), [m for m in PERSONAL if m not in tried])
-    return [*_group_sentences(runs), *gains, *(WARNING + line for line in found)]
+        return [_shared_models(runs[0]), *_adaptation(runs), *gains]
+    found_warnings = (WARNING + line for line in warnings(runs, others))
+    return [*_group_sentences(runs), *_adaptation(runs), *gains, *found_warnings]
 
 
 def explain_methods(runs: Runs) -> dict[str, list[str]]:
@@ -61,136 +60,6 @@ def baseline_hint(runs: Runs) -> str:
     missing = [name for name in BASELINES if name not in known]
     against = " and ".join(BASELINES[name] for name in missing)
     return f"Add {' and '.join(missing)} to the algorithms to see who gains over {against}." if missing else ""
-
-
-def compare_with_baselines(runs: Sequence[Row], others: Sequence[Row]) -> dict[str, Gains]:
-    """Compare a method with FedAvg and with training alone, as far as there are runs of them.
-
-    Where the best losses are those of agents that train alone, they are the runs of training alone.
-    """
-    found = {}
-    for name in BASELINES:
-        rows = _runs_of(name, others)
-        if name == "local" and not rows:
-            for row in (row for row in runs if row["bayes_kind"] == "agent"):
-                alone = row | {"method": "local", "algorithm": "local", "loss": row["bayes"], "gap_se": {}}
-                if "excess_se" in row:
-                    alone["excess_se"] = [0.0] * len(row["loss"])  # that of the method is already of both
-                rows.append(alone)
-        gains = compare_losses(runs, rows) if name != runs[0]["algorithm"] else None
-        if gains is not None:
-            found[name] = gains
-    return found
-
-
-def _runs_of(algorithm: str, rows: Sequence[Row]) -> list[Row]:
-    """The runs of one algorithm; if it ran with several options, of the first."""
-    found = [row for row in rows if row["algorithm"] == algorithm]
-    return [row for row in found if row["method"] == found[0]["method"]]
-
-
-def recommendation(runs: Sequence[Row], others: Sequence[Row]) -> str:
-    """Name the other method that serves the agents best, if its loss is lower beyond noise; otherwise return "".
-
-    Where that is FedAvg or training alone, nothing is recommended either.
-
-    It is chosen by the mean validation loss if all runs have one. Without validation data it is chosen on the
-    test data, and the sentence says so.
-
-    Args:
-        runs: A method's runs.
-        others: Runs of other methods; those of the method itself are ignored.
-    """
-    rivals = {row["method"]: [r for r in others if r["method"] == row["method"]] for row in others}
-    rivals.pop(runs[0]["method"], None)
-    found = {method: gains for method, rows in rivals.items() if (gains := compare_losses(runs, rows)) is not None}
-    better = [method for method, gains in found.items() if gains.overall > 0]
-    if not better:
-        return ""
-    validated = all("validation_loss" in row for row in [*runs, *(r for method in better for r in rivals[method])])
-
-    def loss(method: str) -> float:
-        if validated:
-            return fmean(row["validation_loss"] for row in rivals[method])
-        return found[method].mean_losses(list(found[method].pairs))[1]
-
-    best = min(better, key=loss)
-    if rivals[best][0]["algorithm"] in BASELINES:  # the comparison with it says so
-        return ""
-    gains = found[best]
-    ours, theirs = gains.mean_losses(list(gains.pairs))
-    count = f"{len(gains.lost)} of {len(gains.pairs)} agents" if gains.lost else "the agents on average"
-    how = (
-        "chosen by validation losses"
-        if validated
-        else "chosen on these test data: confirm it with validation = 0.2"
-    )
-    return f"{title(best)} serves {count} better (mean loss {theirs:.3g} instead of {ours:.3g}; {how})"
-
-
-def groups(row: Row) -> dict[int, list[int]]:
-    """Return the agents of each cluster, in the order of their first agents."""
-    found: dict[int, list[int]] = {}
-    for e, m in zip(agent_numbers(row), row["clusters"], strict=True):
-        found.setdefault(m, []).append(e)
-    return found
-
-
-def uncertain_agents(runs: Sequence[Row]) -> dict[int, float]:
-    """Return the agents whose largest label, mean over the seeds, is below CONFIDENT_LABEL; with that label."""
-    largest: dict[int, list[float]] = {}
-    for row in runs:
-        for e, pi in zip(agent_numbers(row), row["pi"] or [], strict=True):
-            largest.setdefault(e, []).append(max(pi))
-    return {e: fmean(labels) for e, labels in sorted(largest.items()) if fmean(labels) < CONFIDENT_LABEL}
-
-
-def numbered(noun: str, numbers: Sequence[int]) -> str:
-    """Name things by their numbers.
-
-    >>> numbered("agent", [9]), numbered("agent", [0, 1, 2, 5, 8, 7])
-    ('agent 9', 'agents 0-2, 5 and 7-8')
-    """
-    ranges: list[list[int]] = []
-    for e in sorted(numbers):
-        if ranges and ranges[-1][1] == e - 1:
-            ranges[-1][1] = e
-        else:
-            ranges.append([e, e])
-    shown = [str(a) if a == b else f"{a}-{b}" for a, b in ranges[:MAX_RANGES]]
-    left = sum(b - a + 1 for a, b in ranges[MAX_RANGES:])
-    *rest, last = [*shown, f"{left} more"] if left else shown
-    return f"{noun}{'s' * (len(numbers) > 1)} " + " and ".join([", ".join(rest), last] if rest else [last])
-
-
-def who(row: Row, agents: Sequence[int]) -> str:
-    """Name agents: by their names if they have names, else by their numbers.
-
-    >>> who({"names": ["aarau", "bern", "chur"]}, [2, 0]), who({}, [2, 0])
-    ('aarau and chur', 'agents 0 and 2')
-    """
-    names = row.get("names")
-    if not names:
-        return numbered("agent", agents)
-    shown = [visible(names[e]) for e in sorted(agents)]
-    left = len(shown) - MAX_RANGES
-    *rest, last = [*shown[:MAX_RANGES], f"{left} more"] if left > 0 else shown
-    return " and ".join([", ".join(rest), last] if rest else [last])
-
-
-def agent_names(names: Sequence[str]) -> str:
-    """Say which agent has which number; empty if they have no names.
-
-    >>> agent_names(["aarau", "bern"])
-    'Agents: 0 aarau, 1 bern'
-    """
-    return "Agents: " + ", ".join(f"{e} {name}" for e, name in enumerate(names)) if names else ""
-
-
-def not_shown(missing: Sequence[int]) -> str:
-    """Name the agents that only some of the runs have (rows.shared_agents)."""
-    their = "its" if len(missing) == 1 else "their"
-    return f"Not shown: {numbered('agent', missing)}, because some of these runs lack {their} last numbers."
 
 
 def _group_sentences(runs: Sequence[Row]) -> Iterator[str]:
@@ -225,141 +94,58 @@ def _gain_sentence(row: Row, baseline: str, gains: Gains) -> str:
     ours, theirs = gains.mean_losses(list(gains.pairs))
     kinds = [(gains.gained, f"{{}} of {len(gains.pairs)} agents gained"), (gains.lost, "{} lost")]
     kinds += [(gains.same, "no clear difference for {}")] * bool(gains.same)
-    parts = [
-        text.format(len(agents) or "none") + (f" ({who(row, agents)})" if agents else "") for agents, text in kinds
-    ]
+    parts = []
+    for agents, text in kinds:
+        listed = agents and not (row.get("names") and agents is gains.same and len(agents) > MANY)
+        parts.append(text.format(len(agents) or "none") + (f" ({who(row, agents)})" if listed else ""))
     beyond = f", a difference beyond {gains.threshold}" if gains.overall else ""
     means = f"The mean loss is {ours:.3g} instead of {theirs:.3g}{beyond}."
     return f"Compared with {baseline}: {', '.join(parts)}. {means}"
 
 
-def _contradictions(runs: Sequence[Row], others: Sequence[Row], name: str) -> Iterator[str]:
-    """Say where accuracies and losses disagree: a lower loss beside a lower accuracy, or the reverse."""
-    gains = compare_losses(runs, others)
-    pairs = [(a, b) for a in runs for b in others if a["seed"] == b["seed"] and a.get("acc") and b.get("acc")]
-    if gains is None or not gains.overall or not pairs:
-        return
-    ours, theirs = (fmean(fmean(row["acc"] or []) for row in rows) for rows in zip(*pairs, strict=True))
-    if gains.overall * (ours - theirs) > MIN_ACCURACY_GAP:
-        both = "higher" if gains.overall > 0 else "lower"  # a higher accuracy is good, a higher loss is not
-        means = f"{ours:.3f} instead of {theirs:.3f}"
+def _judgement(baseline: str, rival: Rival, metric: str) -> Iterator[str]:
+    """What the metric that decides says; where the loss does, whether accuracies contradict it."""
+    if rival.judged is not None:
+        judged = rival.judged
+        beyond = ", a difference beyond noise" if judged.overall else ", no clear difference"
+        opposite = judged.overall * rival.gains.overall < 0
         yield (
-            f"Accuracy says the opposite: compared with {BASELINES[name]} it is {both} ({means}), and so is the "
-            "loss. Decide by the one that matters to you."
+            f"Judged by {metric}, which decides: compared with {baseline} its mean is {judged.ours:.3f} instead of "
+            f"{judged.theirs:.3f}{beyond}{'; the loss says the opposite' * opposite}."
+        )
+    elif rival.disputed and rival.accuracies is not None:
+        both = "higher" if rival.gains.overall > 0 else "lower"  # a higher accuracy is good, a higher loss is not
+        means = "{:.3f} instead of {:.3f}".format(*rival.accuracies)
+        yield (
+            f"Accuracy says the opposite: compared with {baseline} it is {both} ({means}), and so is the loss, so "
+            "neither decides. Name the metric that matters to you: metrics=accuracy, auc or log-loss, for example."
         )
 
 
-def warnings(
-    runs: Sequence[Row], baselines: dict[str, Gains], better: str = "", untried: Sequence[str] = PERSONAL
-) -> Iterator[str]:
-    """Say where grouping agents is the wrong method or has the wrong options, and what to do.
-
-    Args:
-        runs: A method's runs.
-        baselines: How it compares with fedavg and local, as far as that is known.
-        better: A method that serves the agents better (`recommendation`).
-        untried: Methods with a model for every agent that were not compared.
-
-    Yields:
-        One sentence about what was measured, and one with advice.
-    """
-    row, fedavg, local = runs[0], baselines.get("fedavg"), baselines.get("local")
-    if row["algorithm"] == "focus" and row["params"].get("init") == "split":
-        rounds, warmup = row.get("rounds", math.inf), row["params"].get("warmup", 0)
-        if isinstance(warmup, int) and rounds < warmup + MIN_ROUNDS_AFTER_WARMUP:
-            yield f"only {rounds} rounds with a warm-up of {warmup}: too few to judge. Train for more rounds."
-            return
-    E, unsure = len(agent_numbers(row)), len(uncertain_agents(runs))
-    one = all(len(groups(run)) == 1 for run in runs)
-    yield from _alone_is_better(row, one, local, better, untried)
-    yield from _fedavg_is_sufficient(row, one, fedavg, local)
-    if fedavg is not None and fedavg.lost:
-        yield f"{_worse(row, fedavg, 'with FedAvg')}. {better or _advice_to_losers(row, one)}."
-    yield from _small_groups(row, one)
-    if unsure > MAX_UNCERTAIN_SHARE * E:
-        yield f"{unsure} of {E} agents are uncertain. Use fewer clusters, or train for more rounds."
-    elif not one:
-        yield from _empty_clusters(runs)
+def _shared_models(row: Row) -> str:
+    if row["params"].get("adapt"):
+        return "No groups: all agents start from what they share."
+    shared = "all agents share one model" if len(groups(row)) == 1 else "every agent has its own model"
+    return f"No groups: {shared}."
 
 
-def _alone_is_better(
-    row: Row, one: bool, local: Gains | None, better: str, untried: Sequence[str]
-) -> Iterator[str]:
-    """Agents that lose by taking part, each beyond noise or all of them together."""
-    if local is None or not (local.lost or local.overall > 0):
+def _adaptation(runs: Sequence[Row]) -> Iterator[str]:
+    """That agents adapted the shared model, and what most of each agent's prediction is, mean over the seeds."""
+    if not runs[0]["params"].get("adapt"):
         return
-    if local.lost:
-        found = _worse(row, local, "alone")
-    else:
-        ours, theirs = local.mean_losses(list(local.pairs))
-        found = f"on average the agents do worse than alone (mean loss {ours:.3g}, alone {theirs:.3g})"
-    M, them = len((row["pi"] or [[]])[0]), "it" if len(local.lost) == 1 else "them"
-    if one:
-        found = f"all {len(agent_numbers(row))} agents are in one group, but {found}"
-        advice = "Try M = 2 or more" if M == 1 else _better_start(row) and f"Try {_better_start(row)}"
-    else:
-        advice = f"Let {them} train alone, or try {_better_start(row) or 'more clusters'}"
-    personal = f"Compare with methods that give every agent a model of its own: add {', '.join(untried)}"
-    yield f"{found}. {better or advice or (personal if untried else f'Let {them} train alone')}."
-
-
-def _fedavg_is_sufficient(row: Row, one: bool, fedavg: Gains | None, local: Gains | None) -> Iterator[str]:
-    """Agents that are alike need no groups; nothing is said where they do worse than alone."""
-    all_in_one, M = f"all {len(agent_numbers(row))} agents are in one group", len((row["pi"] or [[]])[0])
-    if local is not None and (local.lost or local.overall > 0):
+    adapted = "Every agent adapted the shared model to its own data after the last round"
+    each = [row["adaptation"] for row in runs if "adaptation" in row]
+    if len(each) < len(runs) or len({tuple(agent_numbers(row)) for row in runs}) > 1:
+        yield f"{adapted}."
         return
-    if one and fedavg is not None and (fedavg.gained or fedavg.overall < 0):
-        weights = "FOCUS counts every agent alike, FedAvg by its number of examples (weight_by_n = true does too)"
-        cause = weights if row["algorithm"] == "focus" else "it comes from how the method averages"
-        yield f"{all_in_one}, so the gain over FedAvg is not one of grouping: {cause}."
-    elif one and M == 1:
-        yield f"{all_in_one}, because M = 1 allows no other. Try M = 2 or more; otherwise FedAvg is sufficient."
-    elif one:
-        yield f"{all_in_one}: they look alike. FedAvg is sufficient here."
-    elif fedavg is not None and not fedavg.gained and fedavg.overall >= 0:
-        ours, theirs = fedavg.mean_losses(list(fedavg.pairs))
-        both = f"mean loss {ours:.3g}, with FedAvg {theirs:.3g}"
-        none = f"no agent does better than with FedAvg by more than {fedavg.threshold}"
-        yield f"{none} ({both}). FedAvg is sufficient here."
-
-
-def _worse(row: Row, gains: Gains, where: str) -> str:
-    ours, theirs = gains.mean_losses(gains.lost)
-    do = "does" if len(gains.lost) == 1 else "do"
-    return f"{who(row, gains.lost)} {do} worse than {where} (mean loss {ours:.3g}, {where} {theirs:.3g})"
-
-
-def _advice_to_losers(row: Row, one: bool) -> str:
-    """For agents that lose against FedAvg: their group fits them badly, or is too small to learn from."""
-    if one:
-        return "Use FedAvg"
-    warmup = f"a warmup longer than {row['params'].get('warmup')} rounds" if row["algorithm"] == "focus" else ""
-    return " or ".join(filter(None, ["Use fewer clusters", _better_start(row) or warmup]))
-
-
-def _better_start(row: Row) -> str:
-    """The start of FOCUS that finds groups most often; empty if the run had it."""
-    return 'init = "split"' if row["algorithm"] == "focus" and row["params"].get("init") != "split" else ""
-
-
-def _small_groups(row: Row, one: bool) -> Iterator[str]:
-    """More clusters than there is data for."""
-    n = dict(zip(agent_numbers(row), row.get("n") or [MIN_GROUP_EXAMPLES] * len(row["loss"]), strict=True))
-    examples = [(members, sum(n[e] for e in members)) for members in groups(row).values()]
-    small = [f"{who(row, members)} ({count})" for members, count in examples if count < MIN_GROUP_EXAMPLES]
-    if small:
-        advice = "Collect more" if one else "Use fewer clusters, or collect more"
-        few = f"fewer than {MIN_GROUP_EXAMPLES} training examples"
-        yield f"{few} for the model of {' and of '.join(small)}. {advice}."
-
-
-def _empty_clusters(runs: Sequence[Row]) -> Iterator[str]:
-    """Clusters in which no agent is, not even with a small label."""
-    M, empty = runs[0]["params"].get("M"), []
-    for row in runs:
-        columns = enumerate(zip(*(row["pi"] or []), strict=True))
-        taken = set(row["clusters"])
-        empty.append(sum(m not in taken and max(column) < 1 - CONFIDENT_LABEL for m, column in columns))
-    if isinstance(M, int) and min(empty):
-        are = "is" if min(empty) == 1 else "are"
-        yield f"{min(empty)} of {M} clusters {are} empty. M = {M - min(empty)} is sufficient."
+    means = {kind: [fmean(seeds) for seeds in zip(*(one[kind] for one in each), strict=True)] for kind in ADAPTED}
+    mostly: dict[str, list[int]] = {}
+    for i, e in enumerate(agent_numbers(runs[0])):
+        mostly.setdefault(max(means, key=lambda kind: means[kind][i]), []).append(e)
+    by_size = sorted(mostly, key=lambda kind: len(mostly[kind]))  # the most common last
+    rest = by_size[-1] if len(by_size) > 1 and len(mostly[by_size[-1]]) > MANY and runs[0].get("names") else ""
+    parts = [
+        f"{ADAPTED[kind]} for {'the others' if kind == rest else who(runs[0], mostly[kind])}" for kind in by_size
+    ]
+    shares = ", ".join(f"{fmean(values):.0%} {SHORT[kind]}" for kind, values in means.items())
+    yield f"{adapted}. Most of its prediction is {'; '.join(parts)}. On average: {shares}."

@@ -12,7 +12,18 @@ from rich.text import Text
 
 from focusfl.algorithms import title
 from focusfl.report import certainty, sentences
-from focusfl.report.rows import Row, Runs, agent_numbers, by_method, clusters_right, columns, shared_agents
+from focusfl.report.names import not_shown, who
+from focusfl.report.notes import notes
+from focusfl.report.rows import (
+    Row,
+    Runs,
+    agent_numbers,
+    by_method,
+    clusters_right,
+    columns,
+    meaningful_goals,
+    shared_agents,
+)
 
 MAX_BAR_METHODS = 4  # methods whose bars fit side by side
 BAR_WIDTH = 16  # characters
@@ -29,7 +40,8 @@ def show(rows: list[Row], left_out: dict[str, str], console: Console) -> None:
     """
     runs = by_method(rows)
     absent = [f"{title(method)}: left out. {why}" for method, why in left_out.items()]
-    console.print(Group(methods(runs), *absent, faa_intervals(runs)))
+    remarks = [Text(f"Note: {line}") for line in notes(rows)]
+    console.print(Group(methods(runs), *remarks, *absent, faa_intervals(runs)))
     console.print(Group(excess_risks(runs), clusters(runs), rounds_to_accuracy(runs), in_words(runs)))
 
 
@@ -93,7 +105,7 @@ def excess_risks(runs: Runs) -> RenderableType:
     }
     table = agent_bars(first, risks) if len(runs) <= MAX_BAR_METHODS else profiles(first, risks)
     table.title = "Each agent's excess risk, mean over the seeds"
-    table.caption = sentences.not_shown(missing) if missing else None
+    table.caption = not_shown(missing) if missing else None
     return table
 
 
@@ -115,7 +127,7 @@ def agent_bars(first: Row, risks: dict[str, list[float]]) -> Table:
         bars = [
             f"{values[e]:+.4f} {'█' * round(BAR_WIDTH * abs(values[e]) / longest)}" for values in risks.values()
         ]
-        agent = Text(sentences.who(first, [number[e]]).removeprefix("agent "))
+        agent = Text(who(first, [number[e]]).removeprefix("agent "))
         table.add_row(agent, *([] if true is None else [str(true[e])]), *bars)
     return table
 
@@ -129,7 +141,7 @@ def profiles(first: Row, risks: dict[str, list[float]]) -> Table:
     for name, values in risks.items():
         bars = "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * (max(v, 0) / top) ** 0.5))] for v in values[:100])
         worst = agent_numbers(first)[values.index(max(values))]
-        largest = Text(f"{max(values):+.4f} ({sentences.who(first, [worst])})")
+        largest = Text(f"{max(values):+.4f} ({who(first, [worst])})")
         table.add_row(name, bars, f"{min(values):+.4f}", largest)
     return table
 
@@ -156,15 +168,19 @@ def clusters(runs: Runs) -> RenderableType:
 def rounds_to_accuracy(runs: Runs) -> RenderableType:
     """The first round whose average accuracy reaches each goal, seed by seed.
 
-    There is nothing to show in regression, or where no run reached a goal, or all reached every one at once.
+    There is nothing to show in regression, or where no run reached a goal, or all reached every one at once. Goals
+    that a constant prediction reaches are left out.
     """
-    reached = {name: [row.get("rounds_to") or {} for row in rows] for name, rows in runs.items()}
+    goals = meaningful_goals(row for rows in runs.values() for row in rows)
+    reached = {
+        name: [{k: t for k, t in (row.get("rounds_to") or {}).items() if k in goals} for row in rows]
+        for name, rows in runs.items()
+    }
     rounds = {t for seeds in reached.values() for each in seeds for t in each.values()}
     if not all(each for seeds in reached.values() for each in seeds) or rounds <= {None, 1}:
         return Group()
     table = Table(title="First round with that average accuracy, one value per seed", box=SIMPLE_HEAD)
     table.add_column("method")
-    goals = list(next(iter(reached.values()))[0])
     for goal in goals:
         table.add_column(f"{float(goal):.0%}", justify="right")
     for name, seeds in reached.items():

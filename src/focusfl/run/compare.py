@@ -22,8 +22,8 @@ from focusfl.data.federation import Federation
 from focusfl.data.own.folder import FolderFederation
 from focusfl.fairness import examples
 from focusfl.report.gains import needs_gap_se
+from focusfl.report.names import agent_names
 from focusfl.report.rows import Row
-from focusfl.report.sentences import agent_names
 from focusfl.run import results
 from focusfl.run.best_loss import Surrogates, resolve
 from focusfl.run.callbacks import Callback, Callbacks

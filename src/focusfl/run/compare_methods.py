@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from focusfl.algorithms import with_common_weights
 from focusfl.core import Algorithm
 from focusfl.data.federation import Federation
 from focusfl.report.comparison import Comparison
@@ -54,6 +55,7 @@ def compare(
     numbers = [whole_number("seeds", seed, 0) for seed in seeds]
     if not numbers or len(set(numbers)) < len(numbers):
         raise InputError(f"seeds = {list(seeds)}: expected one seed or more, each once")
+    algorithms = with_common_weights(algorithms)
     results: list[list[Result]] = []  # one list per seed
     for seed in numbers:
         data = fed(seed) if callable(fed) else fed

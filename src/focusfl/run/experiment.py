@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from focusfl.algorithms import ALGORITHMS, PRESETS, Adapted, find_method, split_method
+from focusfl.algorithms import ALGORITHMS, PRESETS, Adapted, find_method, split_method, with_common_weights
 from focusfl.core import Algorithm
 from focusfl.core.train import Train
 from focusfl.data import find_data
@@ -238,8 +238,8 @@ class Experiment(BaseModel):
         settings = self.settings.updated(seed=seed)
         fed = fed.with_validation(settings.updated(fed.recipe).validation, seed)  # once for all methods
         setups: dict[str, Setup | CannotRun] = {}
-        for method in self.methods:
-            algorithm = self.algorithm(method, clusters)
+        algorithms = with_common_weights([self.algorithm(method, clusters) for method in self.methods])
+        for method, algorithm in zip(self.methods, algorithms, strict=True):
             try:
                 setups[method] = Setup.of(algorithm, fed, model=self.model or None, settings=settings)
             except CannotRun as reason:

@@ -92,7 +92,8 @@ def fit(
         every = setup.settings.eval_every
         if out is not None:
             return _fit_in_folder(Path(out).expanduser(), setup, resume, bars, watchers)
-        asked = bars.visible or watchers.each or setup.engine.metrics or setup.validates or "eval_every" in options
+        metrics = options.get("metrics") or (settings and settings.metrics)
+        asked = bars.visible or watchers.each or metrics or setup.validates or "eval_every" in options
         return train_and_judge(
             setup, bars, _SHARED, eval_every=every if asked else setup.settings.T, callbacks=watchers
         )

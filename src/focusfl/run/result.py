@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +14,19 @@ from torch import Tensor
 
 from focusfl.algorithms import Adapted, method_name
 from focusfl.core import Algorithm, State
+from focusfl.data.own.folder import FolderFederation
 from focusfl.engines import Scores
 from focusfl.fairness import intervals, metrics
 from focusfl.fairness.examples import Examples, standard_error
 from focusfl.fairness.intervals import Interval
 from focusfl.fairness.scores import defined, mean
 from focusfl.report.comparison import Comparison
-from focusfl.report.gains import BASELINES
+from focusfl.report.gains import BASELINES, compare_with_baselines
 from focusfl.report.html.notebook import result_card
+from focusfl.report.notes import notes
 from focusfl.report.rows import ROW_VERSION, IntervalRow, Row
-from focusfl.report.sentences import compare_with_baselines, explain
-from focusfl.run import columns
+from focusfl.report.sentences import explain
+from focusfl.run import adaptation, columns
 from focusfl.run.best_loss import BestLoss
 from focusfl.run.saved.of_result import trained_model
 from focusfl.run.saved.trained import Newcomer, TrainedModel
@@ -176,7 +179,14 @@ class Result:
         settings, fed = self.setup.settings, self.setup.fed
         measured = self.scores, self.best, self.pi, self.seconds
         row = row_of(self.setup.algorithm, settings, fed.name, self.setup.engine.name, *measured)
-        row["n"] = fed.training.sizes.tolist()
+        row["n"], row["n_test"] = fed.training.sizes.tolist(), fed.testing.sizes.tolist()
+        constant = self.setup.engine.constant.acc
+        if constant is not None:
+            row["constant_acc"] = metrics.average(constant)
+        elif isinstance(fed, FolderFederation) and fed.inputs is not None:
+            row["target"] = fed.inputs.label
+        if (shares := adaptation.shares(self.setup.algorithm, self.states)) is not None:
+            row["adaptation"] = shares
         row["rounds"] = self.rounds or settings.T
         if settings.patience is not None:
             row["best_round"] = self.t
@@ -212,18 +222,20 @@ class Result:
         for e in range(len(self.loss)):
             cells = [str(e), str(int(sizes[e])), f"{self.loss[e]:.4f}"]
             cells += [] if acc is None else [f"{acc[e]:.3f}"]
-            cells += [f"{values[e]:.4f}" for values in self.metrics.values()]
+            measured = (float(values[e]) for values in self.metrics.values())
+            cells += ["-" if isnan(value) else f"{value:.4f}" for value in measured]
             cells += [f"{self.excess_risk[e]:+.4f}", str(int(clusters[e]))]
             cells += [] if pi is None else [" ".join(f"{p:.2f}" for p in pi[e].tolist())]
             rows.append(cells)
         means = f"mean loss {metrics.average(self.loss):.4f}"
         means += "" if acc is None else f", mean accuracy {metrics.average(acc):.3f}"
         for name, values in self.metrics.items():
-            means += f", mean {name} {torch.nan if (one := mean(values)) is None else one:.4f}"
+            means += "" if (one := mean(values)) is None else f", mean {name} {one:.4f}"
         worst = f"agnostic loss {metrics.agnostic_loss(self.loss):.4f}"
         i = self.faa_interval
         noise = "" if i is None else f" (95 % interval {i.low:.4f} to {i.high:.4f})"
-        return "\n".join([*_align([head, *rows]), f"FAA {self.faa:.4f}{noise}, {means}, {worst}"])
+        last = f"FAA {self.faa:.4f}{noise}, {means}, {worst}"
+        return "\n".join([*_align([head, *rows]), last, *(f"Note: {line}" for line in notes([self.row()]))])
 
     def explain(self, *others: Result) -> str:
         """Summarise the result in sentences: the groups, which agents are uncertain, and which gained or lost.

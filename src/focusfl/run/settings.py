@@ -57,7 +57,10 @@ class Settings:
             function of (outputs, labels) that returns one value per example. Default: cross-entropy for classes,
             multi-label for several labels per example, squared-error in regression.
         metrics: Measured on each agent's test data besides loss and accuracy: auc, average-precision, f1,
-            balanced-accuracy, calibration-error, log-loss; in regression mae and r2. Also functions of your own,
+            balanced-accuracy, calibration-error, log-loss, accuracy; in regression rmse, mae and r2; and skill, 1 -
+            loss / loss of a constant prediction. The first one decides which method is recommended. Default: auc,
+            balanced-accuracy and skill where more than two thirds of the training labels are of one class (over all
+            agents, or at each on average); rmse, r2 and skill for your own regression. () for none. Also functions,
             called as f(probabilities or values, targets): "my_module:my_metric", an entry point of
             `focusfl.metrics`, and from Python {"my-score": f}.
         validation: Share of each agent's training examples that is set aside: `patience`, lr = "auto", sweeps and
@@ -94,7 +97,7 @@ class Settings:
     timeout: float = 3600.0
     wait: float = 300.0
     loss: LossOption = None
-    metrics: MetricOption = ()
+    metrics: MetricOption | None = None
     validation: float | None = None
     patience: int | None = None
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from focusfl.algorithms import Adapted, adapted
+from focusfl.algorithms import Adapted, adapted, with_common_weights
 from focusfl.core import Algorithm, State
 from focusfl.core.tree import repeat, tree_map
 from focusfl.data.federation import Federation
@@ -102,7 +102,10 @@ class Setup:
         asked = bool(getattr(algorithm, "adapt", False)) or isinstance(algorithm, Adapted)
         if asked and fed.validation is None:
             raise InputError("adapt = true: an agent decides on its validation data; set validation, such as 0.2")
+        (algorithm,) = with_common_weights([algorithm], alike=fed.recipe.own)
         algorithm = adapted(algorithm, by_default=fed.recipe.adapt and fed.validation is not None)
+        if chosen.metrics is None:
+            chosen = replace(chosen, metrics=_usual_metrics(fed))
         setup = Setup(algorithm, fed, model, chosen)
         setup.task.check(fed.training.x)
         setup._check_batches()
@@ -175,3 +178,11 @@ class Setup:
         if (small or batch == 1) and not self.task.accepts_one_example(rows.x[:1]):
             why = f"agent {small[0]} has one training example" if small else "train.batch = 1"
             raise InputError(f"{why}, and the model's batch norm cannot train on one alone: it needs 2 or more")
+
+
+def _usual_metrics(fed: Federation) -> tuple[str, ...]:
+    """Return the metrics of data for which none were asked: where loss and accuracy say little by themselves."""
+    if fed.classes is None:
+        return scores.IF_NUMBERS if fed.recipe.own else ()
+    known = fed.all_rows
+    return scores.IF_UNBALANCED if not fed.multi_label and scores.unbalanced(known.y, known.offsets) else ()

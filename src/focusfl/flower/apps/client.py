@@ -9,7 +9,7 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from focusfl.algorithms import adapted
+from focusfl.algorithms import adapted, decide_weights
 from focusfl.core import Algorithm, Data
 from focusfl.core.train import Train
 from focusfl.data.check import as_data, check_agents
@@ -55,7 +55,8 @@ def client_app(
 
     def make_job(context: Context) -> Job:
         training, testing = checked_pair(load(context), classes)
-        return Job(adapted(algorithm, by_default=False), model, settings, training, testing, classes)
+        method = adapted(decide_weights(algorithm, by_n=False), by_default=False)
+        return Job(method, model, settings, training, testing, classes)
 
     return client(make_job)
 

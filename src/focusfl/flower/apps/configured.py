@@ -16,7 +16,7 @@ from flwr.app import Context
 from torch import nn
 
 from focusfl import models
-from focusfl.algorithms import ALGORITHMS, PRESETS, adapted, split_method
+from focusfl.algorithms import ALGORITHMS, PRESETS, adapted, decide_weights, split_method
 from focusfl.core import Algorithm
 from focusfl.data import DATA
 from focusfl.data.federation import Federation, Recipe, own_recipe
@@ -121,7 +121,7 @@ class RunConfig:
         require_choice("best", self["best"], ("agent", "none"))
         options |= {key: None if self[key] == -1 else self[key] for key in ("validation", "patience")}
         train, rounds = self.experiment.train_options(self.recipe.train), self["rounds"] or self.recipe.rounds
-        options |= {"loss": self["loss"] or None, "metrics": self.words("metrics")}
+        options |= {"loss": self["loss"] or None, "metrics": self.words("metrics") or None}
         return Settings(rounds=rounds, train=train, bayes=self["best"], **options).updated(self.recipe)
 
     @property
@@ -155,6 +155,7 @@ class RunConfig:
         algorithm = self.experiment.algorithm(self["algorithm"], None if true is None else int(true.max()) + 1)
         if algorithm.prerequisite() is not None:
             raise InputError(f"{algorithm.name} needs the clusters of another run: it cannot be deployed")
+        algorithm = decide_weights(algorithm, by_n=self.named and not self.recipe.own)  # as on one machine
         return adapted(algorithm, by_default=self.recipe.adapt and bool(self.settings.validation))
 
     def job(self, context: Context) -> Job:

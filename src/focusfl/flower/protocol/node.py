@@ -31,6 +31,7 @@ from focusfl.data.own.inputs import Inputs
 from focusfl.engines import Scores, audit
 from focusfl.engines.one_agent import LocalAgent, predictor
 from focusfl.fairness import scores
+from focusfl.fairness.constant import constant_scores
 from focusfl.flower.protocol import secure_round
 from focusfl.flower.protocol.course import Course
 from focusfl.flower.protocol.memory import Memory
@@ -312,13 +313,22 @@ class Node:
         """Measure what the run asks for; errors are written to this node's log only, as they may quote a label."""
         wanted = scores.resolve(self.job.settings.metrics, self.job.classes)
         try:
-            found = scores.measure(wanted, predictions, y, torch.tensor([0, len(y)]))
+            ends = torch.tensor([0, len(y)])
+            found = scores.measure(wanted, predictions, y, ends, lambda: self._skill(predictions, y))
         except InputError:
             if self.job.simulated:
                 raise
             LOGGER.exception("a metric cannot be measured")
             raise Refused("a metric cannot be measured at this node; its own log says why") from None
         return {name: float(value) for name, value in found.items()}
+
+    def _skill(self, predictions: Tensor, y: Tensor) -> Tensor:
+        """Compare the loss with that of a constant prediction, made of this node's training labels."""
+        labels = [data.y for data in (self.job.training, self.job.validation) if data is not None]
+        known = torch.cat(labels), torch.tensor([0, sum(map(len, labels))])
+        constant = constant_scores(self.task, known, (y, torch.tensor([0, len(y)])))
+        shaped = predictions.unsqueeze(-1) if self.job.classes is None else predictions
+        return constant.skill(self._means(shaped, y)[0].loss)
 
     def _agent(self, t: int, rate: float | None = None) -> LocalAgent:
         train = self.job.settings.local

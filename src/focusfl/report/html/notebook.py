@@ -8,6 +8,7 @@ from statistics import fmean
 from focusfl.algorithms import title
 from focusfl.report import sentences
 from focusfl.report.gains import MIN_RELATIVE_GAP, Gains
+from focusfl.report.notes import notes as notes_of
 from focusfl.report.rows import Row, Runs, agent_numbers, by_method, columns
 from focusfl.util.html import COLOURS, Html, bar, bold, card, chip, join, paragraph, table
 
@@ -55,7 +56,8 @@ def result_card(row: Row) -> Html:
     means += "" if row["avg_acc"] is None else f", mean accuracy {row['avg_acc']:.3f}"
     about = f"{means}. {row['rounds']} rounds, seed {row['seed']}, {row['seconds']:.1f} s of training."
     heading = f"{title(row['method'])} on {row['data']}"
-    return card(heading, paragraph(verdict(row)), *_explained([row]), _agents(row), paragraph(about))
+    remarks = map(paragraph, notes_of([row]))
+    return card(heading, paragraph(verdict(row)), *_explained([row]), _agents(row), *remarks, paragraph(about))
 
 
 def _explained(runs: Sequence[Row], others: Sequence[Row] = ()) -> list[Html]:
@@ -86,7 +88,11 @@ def _agents(row: Row) -> Html:
     acc, n, pi, measured = row["acc"], row.get("n"), row["pi"], row["bayes_kind"] != "none"
     longest = max((abs(v) for v in row["excess_risk"]), default=0.0)
     head = ["agent", "excess risk" if measured else "loss"] + ["examples"] * bool(n) + ["loss"] * measured
-    head += ["accuracy"] * (acc is not None) + ["cluster", "largest label"] * (pi is not None)
+    head += (
+        ["accuracy"] * (acc is not None)
+        + list(row.get("metrics", {}))
+        + ["cluster", "largest label"] * (pi is not None)
+    )
     rows, names = [], names_of(row)
     for i in _shown(row):
         risk = row["excess_risk"][i]
@@ -95,6 +101,8 @@ def _agents(row: Row) -> Html:
         cells += [n[i]] if n else []
         cells += [f"{row['loss'][i]:.4f}"] if measured else []
         cells += [] if acc is None else [f"{acc[i]:.3f}"]
+        each = (values[i] for values in row.get("metrics", {}).values())
+        cells += ["-" if value is None else f"{value:.3f}" for value in each]
         if pi is not None:
             m = row["clusters"][i]
             cells += [chip(m, COLOURS[m % len(COLOURS)]), f"{max(pi[i]):.2f}"]
@@ -119,7 +127,8 @@ def comparison_card(rows: Sequence[Row], gains: dict[str, Gains], notes: Sequenc
     mean = f", mean over {seeds} seeds" if seeds > 1 else ""
     legend = f"Loss of each agent{mean}. {SMALLER} smaller, {LARGER} larger than with {methods[0]}, {beyond}."
     judged = [paragraph(verdict(first))] if seeds == 1 else []
-    return card(heading, *judged, *said, _methods(runs), paragraph(legend), _losses(runs, gains))
+    remarks = map(paragraph, notes_of(rows))
+    return card(heading, *judged, *said, _methods(runs), *remarks, paragraph(legend), _losses(runs, gains))
 
 
 def _methods(runs: Runs) -> Html:

@@ -13,6 +13,8 @@ from typing import Any
 from focusfl.report import certainty, sentences
 from focusfl.report.html import tables
 from focusfl.report.html.plots import Plots, agent_order
+from focusfl.report.names import agent_names, not_shown
+from focusfl.report.notes import notes
 from focusfl.report.rows import Runs, shared_agents
 from focusfl.report.section import DIFFERENCES, Section
 
@@ -103,7 +105,10 @@ def _section(section: Section, id: str, plots: Plots) -> Iterator[str]:
     elif not section.rows:
         yield EMPTY.format("No run has finished yet.")
     if section.rows or section.expect:
-        yield tables.results(section) + tables.faa_intervals(section) + tables.rounds_to_accuracy(section)
+        yield tables.results(section)
+        if lines := notes(section.rows):
+            yield f"<ul>{_items(lines)}</ul>"
+        yield tables.faa_intervals(section) + tables.rounds_to_accuracy(section)
     if below := certainty.below_best_loss_lines(shown):
         yield f"<p>{escape(certainty.BELOW_BEST_LOSS)}</p><ul>{_items(below)}</ul>"
     if section.differences:
@@ -158,7 +163,7 @@ def _figures(runs: Runs, plots: Plots) -> Iterator[str]:
         bars = plots.bars(runs)
         numbers = tables.excess_risks(runs, bars["who"], agent_order(first))
         clusters = "Below the bars: the true cluster." if known else "The true clusters are not known."
-        caption = f"{RISKS_CAPTION} {clusters}" + (f" {sentences.not_shown(missing)}" if missing else "")
+        caption = f"{RISKS_CAPTION} {clusters}" + (f" {not_shown(missing)}" if missing else "")
         yield f"<figure><figcaption>{caption}</figcaption>{plots.place(bars)}"
         yield f"<details class='numbers'><summary>The numbers</summary>{numbers}</details></figure>"
     else:
@@ -195,7 +200,7 @@ def _facts(section: Section) -> str:
     facts = [each(row["data"] for row in rows), each(len(row["loss"]) for row in rows) + " agents"]
     facts += [each(row["rounds"] for row in rows) + " rounds", "seeds " + each(sorted(row["seed"] for row in rows))]
     best = each(BEST_LOSS_KINDS.get(row["bayes_kind"], row["bayes_kind"]) for row in rows)
-    names = sentences.agent_names(rows[0].get("names", []))
+    names = agent_names(rows[0].get("names", []))
     return f"{'; '.join(facts)}. Best loss of an agent: {best}." + f" {names}." * bool(names)
 
 

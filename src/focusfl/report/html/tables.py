@@ -11,7 +11,7 @@ from typing import TypeAlias
 from focusfl.algorithms import ALGORITHMS, title
 from focusfl.report import certainty
 from focusfl.report.disclosure import disclosed
-from focusfl.report.rows import METRICS, Column, Row, Runs, clusters_right
+from focusfl.report.rows import METRICS, Column, Row, Runs, clusters_right, meaningful_goals
 from focusfl.report.rows import columns as columns_of
 from focusfl.report.section import JudgedClaim, Measurement, Section
 
@@ -59,7 +59,7 @@ def results(section: Section) -> str:
 
 def rounds_to_accuracy(section: Section) -> str:
     """Rounds until the average accuracy first reached each goal; nothing in regression."""
-    goals = list(dict.fromkeys(g for row in section.rows for g in row.get("rounds_to") or {}))
+    goals = meaningful_goals(section.rows)
     paper = {g: any(f"rounds_{g}" in expect for expect in section.expect.values()) for g in goals}
     body = []
     for part, methods in parts(section).items():

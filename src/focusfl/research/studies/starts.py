@@ -106,15 +106,14 @@ def mirrored_digits(seed: int = 0, kinds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)) 
     def view(data: Any, kind: int) -> tuple[Any, Any]:
         return (data.x.flip(2) if kind >= 4 else data.x), data.y
 
-    return Federation.from_agents(
+    made = Federation.from_agents(
         [view(fed.training.of(e), k) for e, k in enumerate(kinds)],
         test=[view(fed.testing.of(e), k) for e, k in enumerate(kinds)],
         clusters=[sorted(set(kinds)).index(k) for k in kinds],
         classes=10,
-        model=fed.recipe.model,
-        train=fed.recipe.train,
         name="mirrored-digits",
     )
+    return replace(made, recipe=fed.recipe)
 
 
 SYNTHETIC: dict[str, dict[str, Any]] = {  # R > 4r in all of them
