@@ -57,7 +57,7 @@ def explain_methods(runs: Runs) -> dict[str, list[str]]:
 def baseline_hint(runs: Runs) -> str:
     """Say what to run to see who gained and who lost; empty if it was run."""
     rows = [row for each in runs.values() for row in each]
-    known = {row["algorithm"] for row in rows} | {"local" for row in rows if row["bayes_kind"] == "agent"}
+    known = {row["algorithm"] for row in rows} | {"local" for row in rows if _alone(row)}
     missing = [name for name in BASELINES if name not in known]
     against = " and ".join(BASELINES[name] for name in missing)
     return f"Add {' and '.join(missing)} to the algorithms to see who gains over {against}." if missing else ""
@@ -66,21 +66,31 @@ def baseline_hint(runs: Runs) -> str:
 def compare_with_baselines(runs: Sequence[Row], others: Sequence[Row]) -> dict[str, Gains]:
     """Compare a method with FedAvg and with training alone, as far as there are runs of them.
 
-    Where the best losses are those of agents that train alone, they are the runs of training alone.
+    Where the losses of agents that train alone were measured for the best losses, they are the runs of training
+    alone.
     """
     found = {}
     for name in BASELINES:
         rows = _runs_of(name, others)
         if name == "local" and not rows:
-            for row in (row for row in runs if row["bayes_kind"] == "agent"):
-                alone = row | {"method": "local", "algorithm": "local", "loss": row["bayes"], "gap_se": {}}
-                if "excess_se" in row:
-                    alone["excess_se"] = [0.0] * len(row["loss"])  # that of the method is already of both
-                rows.append(alone)
+            rows = [alone for row in runs if (alone := _alone(row)) is not None]
         gains = compare_losses(runs, rows) if name != runs[0]["algorithm"] else None
         if gains is not None:
             found[name] = gains
     return found
+
+
+def _alone(row: Row) -> Row | None:
+    """The run of training alone that was part of finding the best losses, if there was one."""
+    alone = row | {"method": "local", "algorithm": "local", "gap_se": {}}
+    if "alone" in row:
+        errors = {row["method"]: row["alone_se"]} if "alone_se" in row else {}
+        return alone | {"loss": row["alone"], "gap_se": errors}
+    if row["bayes_kind"] != "agent":
+        return None
+    if "excess_se" in row:
+        alone["excess_se"] = [0.0] * len(row["loss"])  # that of the method is already of both
+    return alone | {"loss": row["bayes"]}
 
 
 def _runs_of(algorithm: str, rows: Sequence[Row]) -> list[Row]:
