@@ -19,7 +19,6 @@ from torch import Tensor
 from focusfl.fairness.examples import Examples, agent_means, standard_error
 
 SHARED_EXAMPLES = 100  # what the other agents say about a candidate counts as much as this many examples of its own
-ESTIMATION_NOISE = 1.0  # standard error of the error of estimation, as a share of it (35-validated-best-losses.md)
 Z = 1.959964  # the normal quantile of a 95 % interval
 
 
@@ -55,24 +54,38 @@ def choose(losses: Tensor, n: Tensor) -> Tensor:
     return (n * gaps + SHARED_EXAMPLES * shared).argmin(0)
 
 
-def limits(final: Examples, folds: Tensor) -> Limits | None:
-    """Estimate the best loss that the chosen candidates would have with unlimited training examples.
-
-    Its standard error has two parts: that of the test examples, and that of the error of estimation, which itself
-    is known only roughly.
+def estimation_error(final: Examples, folds: Tensor) -> Tensor:
+    """Return how much the loss of each agent would fall with unlimited training examples, [E]; at least 0.
 
     Args:
-        final: The loss of every test example under the candidates trained on all training examples.
+        final: The loss of every test example under the models trained on all training examples.
+        folds: The same for the models trained without one of K folds, [K, N].
+    """
+    rise = folds.double().mean(0) - final.excess.double()
+    return (len(folds) - 1) * agent_means(Examples(rise, final.at)).clamp_min(0)
+
+
+def limits(final: Examples, folds: Tensor, alone: Tensor) -> Limits | None:
+    """Estimate the best loss of each agent.
+
+    Its standard error has two parts: that of the test examples, and the error of estimation, which is known only
+    roughly. A model that several agents share may not come as close to the best one as a model of the agent's own,
+    however many examples it has; but then it was chosen because its own would have cost more: the error of
+    estimation counts as at least that of the model trained alone.
+
+    Args:
+        final: The loss of every test example under the chosen candidates, trained on all training examples.
         folds: The same for the candidates trained without one of K folds, [K, N].
+        alone: The error of estimation of each agent's model trained alone, [E].
 
     Returns:
         The interval of each agent; None if an agent has too few test examples.
     """
-    K, rise = len(folds), folds.double().mean(0) - final.excess.double()
-    error = (K - 1) * agent_means(Examples(rise, final.at)).clamp_min(0)
-    sampling = standard_error(Examples(final.excess - (K - 1) * rise, final.at))
+    rise = folds.double().mean(0) - final.excess.double()
+    error = estimation_error(final, folds)
+    sampling = standard_error(Examples(final.excess - (len(folds) - 1) * rise, final.at))
     estimate = agent_means(final) - error
-    half = Z * torch.hypot(sampling, ESTIMATION_NOISE * error)
+    half = Z * torch.hypot(sampling, torch.maximum(error, alone))
     if not torch.isfinite(half).all():
         return None
     least = min(0.0, float(final.excess.min()))  # no loss of an example was lower

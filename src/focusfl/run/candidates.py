@@ -149,11 +149,13 @@ class Candidates:
         validated, n = self._validated(table)
         chosen = best_loss.choose(validated, n)
         own = [i for i, name in enumerate(names) if name.startswith("alone")]
-        alone = torch.tensor(own)[best_loss.choose(validated[own], n)]
-        final, at, K = self._on_test(table, chosen), self.setup.fed.testing.offsets, self.folds.count
-        limits = None if K == 1 else best_loss.limits(Examples(final[-1], at), final[:-1])
-        loss = agent_means(Examples(final[-1], at)).float()
-        return Validated(loss, final[-1], self._on_test(table, alone)[-1], [names[i] for i in chosen], limits)
+        alone = self._on_test(table, torch.tensor(own)[best_loss.choose(validated[own], n)])
+        best, at, limits = self._on_test(table, chosen), self.setup.fed.testing.offsets, None
+        final = Examples(best[-1], at)
+        if self.folds.count > 1:
+            error = best_loss.estimation_error(Examples(alone[-1], at), alone[:-1])
+            limits = best_loss.limits(final, best[:-1], error)
+        return Validated(agent_means(final).float(), best[-1], alone[-1], [names[i] for i in chosen], limits)
 
     def _validated(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss of each candidate on the agents' examples that it was not trained on, [C, E]; n [E]."""
