@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,7 +27,7 @@ from focusfl.fairness.examples import read
 from focusfl.run import candidates, identity
 from focusfl.run.candidates import Plan, Validated, Watch
 from focusfl.run.folds import FOLDS
-from focusfl.run.loop import Stop, never, run
+from focusfl.run.loop import Round, Stop, never, run
 from focusfl.run.setup import Setup
 from focusfl.util import files, sealed
 from focusfl.util.errors import Diverged, InputError, LockedError
@@ -106,13 +107,7 @@ class Surrogates:
         if kind == "none":
             return BestLoss(torch.zeros(fed.E), kind)
         if kind == "validated":
-            plan = Plan.of(setup)
-
-            def train(folder: Path | None) -> Validated:
-                return candidates.validated(plan, folder, watch, stop)
-
-            found = self._once(plan.identity, _read_validated, _write_validated, train)
-            return BestLoss(found.loss, kind, found.examples, found.alone, found.chosen, found.limits)
+            return self._validated(setup, watch, stop)
         groups = {"true": fed.clusters, "learned": learned}.get(kind)
         groups = torch.unique(torch.arange(fed.E) if groups is None else groups, return_inverse=True)[1]
         # A surrogate belongs to no single agent, so it is trained here and not on a Flower node.
@@ -125,6 +120,18 @@ class Surrogates:
             lambda at: self._train(alone, groups, watch, stop, at),
         )
         return BestLoss(loss, kind, each)
+
+    def _validated(self, setup: Setup, watch: Watch, stop: Stop) -> BestLoss:
+        plan, T = Plan.of(setup), setup.settings.T
+
+        def shown(done: Round) -> None:  # candidates may train for more rounds than the run
+            watch(replace(done, t=-(-done.t * T // plan.setup.settings.T)))
+
+        def train(folder: Path | None) -> Validated:
+            return candidates.validated(plan, folder, shown, stop)
+
+        found = self._once(plan.identity, _read_validated, _write_validated, train)
+        return BestLoss(found.loss, "validated", found.examples, found.alone, found.chosen, found.limits)
 
     def _once(
         self,
