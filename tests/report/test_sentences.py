@@ -414,9 +414,11 @@ def rows():
 
 def test_compare_keeps_the_errors_of_differences_in_loss():
     focus, fedavg, afl = rows()[:3]
-    assert focus["gap_se"] == {} and list(fedavg["gap_se"]) == ["focus"] and list(afl["gap_se"]) == ["focus"]
+    assert focus["gap_se"] == {} and list(fedavg["gap_se"]) == ["focus"]
+    assert list(afl["gap_se"]) == ["focus", "fedavg"]
     assert len(fedavg["gap_se"]["focus"]) == len(focus["n"]) == 10 and min(fedavg["gap_se"]["focus"]) > 0
-    assert needs_gap_se(focus, fedavg) and needs_gap_se(focus, afl) and not needs_gap_se(fedavg, afl)
+    neither = focus | {"algorithm": "qffl", "pi": None}
+    assert needs_gap_se(focus, fedavg) and needs_gap_se(fedavg, afl) and not needs_gap_se(neither, afl)
     assert not needs_gap_se(focus | {"bayes": [0.0] * 10}, fedavg)  # each with a best loss of its own
 
 

@@ -109,5 +109,9 @@ def test_best_losses_that_the_data_cannot_give_are_refused(ragged):
         ff.fit(ff.FedAvg(), fed, rounds=1, bayes="exact")
     with pytest.raises(InputError, match="true"):
         ff.fit(ff.FedAvg(), fed, rounds=1, bayes="true")
-    assert ff.fit(ff.FedAvg(), fed, rounds=1).best.kind == "agent"
-    assert ff.fit(ff.FedAvg(), fed, rounds=1).ari is None
+    found = ff.fit(ff.FedAvg(), fed, rounds=1)
+    assert found.best.kind == "validated" and found.ari is None
+    tiny = ff.Federation.from_agents([([[0.0], [1.0]], [0, 1]), ([[2.0], [3.0]], [1, 0])], test=0.5)
+    with pytest.raises(InputError, match="agent"):
+        ff.fit(ff.FedAvg(), tiny, rounds=1, bayes="validated")
+    assert ff.fit(ff.FedAvg(), tiny, rounds=1, validation=0).best.kind == "agent"

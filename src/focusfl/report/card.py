@@ -18,6 +18,7 @@ FEW_EXAMPLES = 30  # training examples of an agent, below which its numbers are 
 BEST_LOSS = {
     "exact": "the best model there can be",
     "true": "a model trained on all data of its true group",
+    "validated": "the best of several models, chosen by cross-validation",
     "learned": "a model trained on all data of its learned group",
     "agent": "a model trained on its own data alone",
 }

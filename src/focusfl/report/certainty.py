@@ -12,6 +12,15 @@ from focusfl.report.rows import IntervalRow, Row, Runs
 
 TITLE = "FAA corrected for noise, with 95 % intervals over test examples and seeds"
 UNKNOWN = "-"
+NEGATIVE = "An agent with a negative excess risk does better than its best loss as it was measured."
+CAUSE = {
+    True: "The best losses are known, so that is the noise of the test examples.",
+    False: "The best losses are estimates, and a method may find a better model than those tried for them.",
+}
+MEASURE = (
+    "Nobody is worse off by it, but FAA counts the difference; the numbers of agents that are worse off, and the "
+    "losses, do not depend on best losses."
+)
 BELOW_BEST_LOSS = (
     "These agents end below their best loss by more than three standard errors, which raises FAA as much as being "
     "above it:"
@@ -121,6 +130,27 @@ def below_best_loss(runs: Sequence[Row]) -> dict[int, float]:
         for each in zip(*(row["excess_se"] for row in known), strict=True)
     ]
     return {e: risk for e, (risk, error) in enumerate(zip(risks, errors, strict=True)) if risk < -3 * error}
+
+
+def negative_risks(runs: Runs) -> list[str]:
+    """Say how many excess risks are negative, mean over the seeds, and what that means; nothing if none is.
+
+    Args:
+        runs: By the method's title.
+    """
+    counts = []
+    for name, rows in runs.items():
+        if not rows or rows[0]["bayes_kind"] == "none":
+            continue
+        risks = [mean(each) for each in zip(*(row["excess_risk"] for row in rows), strict=True)]
+        if negative := sum(risk < 0 for risk in risks):
+            beyond = len(below_best_loss(rows))
+            noise = f", {beyond} by more than three standard errors" * any("excess_se" in row for row in rows)
+            counts.append(f"{name} {negative} of {len(risks)}{noise}")
+    if not counts:
+        return []
+    kind = next(rows[0]["bayes_kind"] for rows in runs.values() if rows)
+    return [f"Negative excess risks: {'; '.join(counts)}.", f"{NEGATIVE} {CAUSE[kind == 'exact']} {MEASURE}"]
 
 
 def below_best_loss_lines(parts: dict[str, Runs]) -> list[str]:

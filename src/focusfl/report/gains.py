@@ -77,22 +77,31 @@ def compare_losses(runs: Sequence[Row], others: Sequence[Row]) -> Gains | None:
 def rivals(runs: Sequence[Row], others: Sequence[Row]) -> dict[str, list[Row]]:
     """Return the runs of other methods, by method.
 
-    Where the best losses are those of agents that train alone, they are the runs of training alone, if there are
-    none.
+    Where the losses of agents that train alone were measured for the best losses, they are the runs of training
+    alone, if there are none.
     """
     found: dict[str, list[Row]] = {}
     for row in others:
         if row["method"] != runs[0]["method"]:
             found.setdefault(row["method"], []).append(row)
     if not any(rows[0]["algorithm"] == "local" for rows in found.values()):
-        for row in (row for row in runs if row["bayes_kind"] == "agent"):
-            alone = row | {"method": "local", "algorithm": "local", "loss": row["bayes"], "gap_se": {}, "acc": None}
-            alone |= {"metrics": {}, "params": {}}
-            alone.pop("validation_loss", None)
-            if "excess_se" in row:
-                alone["excess_se"] = [0.0] * len(row["loss"])  # that of the method is already of both
-            found.setdefault("local", []).append(alone)
+        alone = [rival for row in runs if (rival := alone_run(row)) is not None]
+        found |= {"local": alone} if alone else {}
     return found
+
+
+def alone_run(row: Row) -> Row | None:
+    """Return the run of training alone that was part of finding the best losses, if there was one."""
+    alone = row | {"method": "local", "algorithm": "local", "gap_se": {}, "acc": None, "metrics": {}, "params": {}}
+    alone.pop("validation_loss", None)
+    if "alone" in row:
+        errors = {row["method"]: row["alone_se"]} if "alone_se" in row else {}
+        return alone | {"loss": row["alone"], "gap_se": errors}
+    if row["bayes_kind"] != "agent":
+        return None
+    if "excess_se" in row:
+        alone["excess_se"] = [0.0] * len(row["loss"])  # that of the method is already of both
+    return alone | {"loss": row["bayes"]}
 
 
 def compare_with_baselines(runs: Sequence[Row], others: Sequence[Row]) -> dict[str, Gains]:
@@ -183,6 +192,33 @@ def _half_width(gaps: Sequence[float]) -> float:
     return float(stdtrit(len(gaps) - 1, 1 - ERROR_RATE / 2)) * stdev(gaps) / sqrt(len(gaps))
 
 
+class WorseOff(NamedTuple):
+    """How many agents lose more than MIN_RELATIVE_GAP, with the 95 % interval of that number."""
+
+    low: int
+    measured: int
+    high: int
+    agents: int  # of how many
+
+    def __str__(self) -> str:
+        interval = f" ({self.low} to {self.high})" if self.low < self.high else ""
+        return f"{self.measured}{interval} of {self.agents}"
+
+
+def worse_off(gains: Gains) -> WorseOff:
+    """Count the agents that are worse off under the method than under the other.
+
+    The limits hold for all agents at the same time: with a probability of 95 %, every agent counted in `low` is
+    worse off, and none that is not counted in `high`. Where nothing is known about the noise, all three are equal.
+    """
+    z, found = _quantile(len(gains.pairs)), []
+    for pairs in gains.pairs.values():
+        gap, se, small = _gap(pairs)
+        found.append((gap - small > z * se, gap > small, gap - small > -z * se))
+    low, measured, high = (sum(each) for each in zip(*found, strict=True))
+    return WorseOff(low, measured, high, len(found))
+
+
 def verdict(seeds: Sequence[Pair], questions: int = 1) -> int:
     """Judge one agent, or all on average.
 
@@ -196,25 +232,34 @@ def verdict(seeds: Sequence[Pair], questions: int = 1) -> int:
     >>> verdict([Pair(0.7, 1.0, 0.14)]), verdict([Pair(0.7, 1.0, 0.14)], 10), verdict([Pair(1.03, 1, None)])
     (-1, 0, 1)
     """
+    gap, se, small = _gap(seeds)
+    return 0 if abs(gap) <= max(_quantile(questions) * se, small) else 1 if gap > 0 else -1
+
+
+def _gap(seeds: Sequence[Pair]) -> tuple[float, float, float]:
+    """The mean difference over the seeds, its standard error, and a difference that is too small to matter."""
     gaps = [p.ours - p.theirs for p in seeds]
     noise = [p.se for p in seeds if p.se is not None]
     se = fmean(noise) if len(noise) == len(seeds) else 0.0
     if len(seeds) > 1:
         se = max(se, stdev(gaps) / sqrt(len(seeds)))
-    small = MIN_RELATIVE_GAP * abs(fmean(p.theirs for p in seeds))
-    least = max(NormalDist().inv_cdf(1 - ERROR_RATE / 2 / questions) * se, small)
-    gap = fmean(gaps)
-    return 0 if abs(gap) <= least else 1 if gap > 0 else -1
+    return fmean(gaps), se, MIN_RELATIVE_GAP * abs(fmean(p.theirs for p in seeds))
+
+
+def _quantile(questions: int) -> float:
+    """How many standard errors count where so many questions are asked at the same time (Bonferroni)."""
+    return NormalDist().inv_cdf(1 - ERROR_RATE / 2 / questions)
 
 
 def needs_gap_se(one: Row, other: Row) -> bool:
     """Say whether a row should keep the standard error of the difference between two runs (`gap_se`).
 
-    It should if one of them groups agents, as it is then compared with the other, and if their best losses are the
-    same: then the error of the difference of their excess risks is that of their losses.
+    It should if one of them groups agents or is a baseline, as it is then compared with the other, and if their
+    best losses are the same: then the error of the difference of their excess risks is that of their losses.
     """
     labels = one["pi"] is not None or other["pi"] is not None
-    return labels and one["bayes"] == other["bayes"]
+    baseline = bool({one["algorithm"], other["algorithm"]} & BASELINES.keys())
+    return (labels or baseline) and one["bayes"] == other["bayes"]
 
 
 def _pairs(one: Row, other: Row) -> dict[int, Pair]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from focusfl import __version__
 from focusfl.algorithms import title
-from focusfl.report import certainty, sentences
+from focusfl.report import certainty, sentences, worse_off
 from focusfl.report.disclosure import disclosed
 from focusfl.report.names import agent_names
 from focusfl.report.notes import notes
@@ -38,7 +38,7 @@ def report(name: str, experiment: dict[str, Any], section: Section) -> str:
     head += [f"{plain(names)}."] if (names := agent_names(first.get("names", []))) else []
     parts = [f"# {plain(name)}", " ".join(head), *in_words(rows), results_table(rows)]
     parts += ["\n".join(f"- {plain(line)}" for line in lines)] if (lines := notes(rows)) else []
-    parts += faa_intervals(rows)
+    parts += [*faa_intervals(rows), *worse_off_table(rows), *negative_risks(rows)]
     if section.missing:
         missing = [f"- {plain(each)}" for each in section.missing]
         parts += ["Not computed yet, and in no number here:", "\n".join(missing)]
@@ -70,6 +70,20 @@ def faa_intervals(rows: Sequence[Row]) -> list[str]:
         return []
     head, lines = table
     return [f"{certainty.TITLE}:", grid([*map(plain, head)], [[*map(plain, line)] for line in lines])]
+
+
+def worse_off_table(rows: Sequence[Row]) -> list[str]:
+    """How many agents are worse off than alone, and than under FedAvg, if that is known."""
+    table = worse_off.table(by_method(rows))
+    if table is None:
+        return []
+    return [f"{worse_off.TITLE}:", grid(table[0], [[plain(cell) for cell in line] for line in table[1]])]
+
+
+def negative_risks(rows: Sequence[Row]) -> list[str]:
+    """How many excess risks are negative, and what that means."""
+    lines = certainty.negative_risks(by_method(rows))
+    return [plain(" ".join(lines))] if lines else []
 
 
 def in_words(rows: Sequence[Row]) -> list[str]:

@@ -106,7 +106,13 @@ class Row(TypedDict):
     adaptation: NotRequired[dict[str, Items[Number]]]  # shares of its prediction: shared, intercept, weights, alone
     excess_risk: Items[Number]  # loss minus best loss
     bayes: Items[Number]  # best loss
-    bayes_kind: str  # where the best losses come from: exact | true | learned | agent
+    bayes_kind: str  # where the best losses come from: exact | true | validated | learned | agent
+    bayes_from: NotRequired[Items[str]]  # if validated: the model whose loss it is
+    bayes_low: NotRequired[Items[Number]]  # if validated: the 95 % interval of the best loss, ...
+    bayes_estimate: NotRequired[Items[Number]]  # ... with the error of estimation taken off, ...
+    bayes_high: NotRequired[Items[Number]]  # ... and its upper limit
+    alone: NotRequired[Items[Number]]  # if validated: the loss of a network that the agent trained alone
+    alone_se: NotRequired[Items[Number]]  # standard error of `loss` minus that
     pi: Items[Items[Number]] | None  # [E][M] soft labels; None for methods without
     clusters: Items[Count]  # agents with the same number share a model
     true_clusters: Items[Count] | None  # None if they are not known
@@ -140,17 +146,8 @@ METRICS: dict[Metric, str] = {  # the columns of every table of results, with th
 }
 _ROW = TypeAdapter(Row)
 PER_AGENT = (
-    "loss",
-    "acc",
-    "excess_risk",
-    "bayes",
-    "pi",
-    "clusters",
-    "true_clusters",
-    "excess_se",
-    "agents",
-    "n",
-    "n_test",
+    *("loss", "acc", "excess_risk", "bayes", "pi", "clusters", "true_clusters", "excess_se", "agents"),
+    *("n", "n_test", "bayes_from", "bayes_low", "bayes_estimate", "bayes_high", "alone", "alone_se"),
 )
 
 

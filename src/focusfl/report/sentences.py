@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from focusfl.report.advice import Rival, by_algorithm, compared_with, warnings
-from focusfl.report.gains import BASELINES, MIN_RELATIVE_GAP, Gains
+from focusfl.report.gains import BASELINES, MIN_RELATIVE_GAP, Gains, alone_run
 from focusfl.report.names import CONFIDENT_LABEL, MANY, groups, numbered, uncertain_agents, who
 from focusfl.report.rows import Row, Runs, agent_numbers
 
@@ -56,7 +56,7 @@ def explain_methods(runs: Runs) -> dict[str, list[str]]:
 def baseline_hint(runs: Runs) -> str:
     """Say what to run to see who gained and who lost; empty if it was run."""
     rows = [row for each in runs.values() for row in each]
-    known = {row["algorithm"] for row in rows} | {"local" for row in rows if row["bayes_kind"] == "agent"}
+    known = {row["algorithm"] for row in rows} | {"local" for row in rows if alone_run(row)}
     missing = [name for name in BASELINES if name not in known]
     against = " and ".join(BASELINES[name] for name in missing)
     return f"Add {' and '.join(missing)} to the algorithms to see who gains over {against}." if missing else ""

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from focusfl.algorithms import title
 from focusfl.report import certainty, sentences
+from focusfl.report import worse_off as worse
 from focusfl.report.names import not_shown, who
 from focusfl.report.notes import notes
 from focusfl.report.rows import (
@@ -41,8 +42,10 @@ def show(rows: list[Row], left_out: dict[str, str], console: Console) -> None:
     runs = by_method(rows)
     absent = [f"{title(method)}: left out. {why}" for method, why in left_out.items()]
     remarks = [Text(f"Note: {line}") for line in notes(rows)]
-    console.print(Group(methods(runs), *remarks, *absent, faa_intervals(runs)))
-    console.print(Group(excess_risks(runs), clusters(runs), rounds_to_accuracy(runs), in_words(runs)))
+    console.print(Group(methods(runs), *remarks, *absent, faa_intervals(runs), worse_off(runs)))
+    console.print(
+        Group(excess_risks(runs), negative(runs), clusters(runs), rounds_to_accuracy(runs), in_words(runs))
+    )
 
 
 def methods(runs: Runs) -> Table:
@@ -91,6 +94,25 @@ def faa_intervals(runs: Runs) -> RenderableType:
     for line in lines:
         table.add_row(*line)
     return table
+
+
+def worse_off(runs: Runs) -> RenderableType:
+    """How many agents are worse off than alone, and than under FedAvg."""
+    made = worse.table(runs)
+    if made is None:
+        return Group()
+    table = Table(title=worse.TITLE, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for i, heading in enumerate(made[0]):
+        table.add_column(heading, justify="right" if i else "left", overflow="fold")
+    for line in made[1]:
+        table.add_row(*line)
+    return table
+
+
+def negative(runs: Runs) -> RenderableType:
+    """How many excess risks are negative, and what that means."""
+    lines = certainty.negative_risks(runs)
+    return Group(Text(" ".join(lines)), "") if lines else Group()
 
 
 def excess_risks(runs: Runs) -> RenderableType:

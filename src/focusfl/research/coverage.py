@@ -1,5 +1,7 @@
 """Measure how often 95 % intervals of FAA contain the true value: `python -m focusfl.research.coverage`.
 
+With --best-loss it measures those of validated best losses (best_loss_coverage.py).
+
 The test examples of every agent are drawn from a distribution with a known mean, so the true FAA is known. The file
 has three parts: the cases, other ways to construct an interval, and the measurements.
 docs/decisions/22-faa-intervals.md shows the tables.
@@ -20,6 +22,7 @@ from torch.special import ndtr, ndtri
 from focusfl.fairness import intervals, metrics
 from focusfl.fairness.examples import Examples, agent_means, correlation, standard_error
 from focusfl.fairness.intervals import Interval
+from focusfl.research import best_loss_coverage
 
 EXPLANATION = (
     "Percentage of draws whose 95 % interval contains the true value. "
@@ -218,7 +221,9 @@ def measure_mean(case: Case, sway: float, rng: torch.Generator) -> Row:
     return {"over seeds": contains, "width": _in_errors(interval.high - interval.low)}
 
 
-def print_table(title: str, measurements: Mapping[str, Callable[[torch.Generator], Row]], draws: int) -> None:
+def print_table(
+    title: str, measurements: Mapping[str, Callable[[torch.Generator], Row]], draws: int, digits: int = 1
+) -> None:
     """Print the means over the draws as a Markdown table, line by line."""
     for i, (name, measure) in enumerate(measurements.items()):
         rng = torch.Generator().manual_seed(i)
@@ -226,7 +231,7 @@ def print_table(title: str, measurements: Mapping[str, Callable[[torch.Generator
         if i == 0:
             print(f"\n| {title} | {' | '.join(rows[0])} |\n| --- |{' ---: |' * len(rows[0])}")
         means = (sum(row[k] for row in rows) / draws for k in rows[0])
-        print(f"| {name} | {' | '.join('' if v != v else f'{v:.1f}' for v in means)} |", flush=True)
+        print(f"| {name} | {' | '.join('' if v != v else f'{v:.{digits}f}' for v in means)} |", flush=True)
 
 
 def _contains(limits: Interval | Tensor, truth: float) -> float:
@@ -242,7 +247,14 @@ def main() -> None:
     description = "Measure how often 95 % intervals of FAA contain the true value."
     parser = argparse.ArgumentParser(prog="python -m focusfl.research.coverage", description=description)
     parser.add_argument("--draws", type=int, default=500, help="draws per case (default: 500, about nine minutes)")
-    draws = parser.parse_args().draws
+    parser.add_argument("--best-loss", action="store_true", help="measure the intervals of best losses instead")
+    given = parser.parse_args()
+    draws = given.draws
+    if given.best_loss:
+        print(best_loss_coverage.EXPLANATION)
+        cases = best_loss_coverage.CASES.items()
+        print_table("best loss", {k: partial(best_loss_coverage.measure, v) for k, v in cases}, draws, digits=2)
+        return
     print(EXPLANATION)
     print_table("FAA of one run", {k: partial(measure_faa, v) for k, v in CASES.items()}, draws)
     print_table("difference of two methods", {k: partial(measure_difference, v) for k, v in PAIRS.items()}, draws)

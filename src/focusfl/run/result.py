@@ -17,7 +17,7 @@ from focusfl.core import Algorithm, State
 from focusfl.data.own.folder import FolderFederation
 from focusfl.engines import Scores
 from focusfl.fairness import intervals, metrics
-from focusfl.fairness.examples import Examples, standard_error
+from focusfl.fairness.examples import Examples, agent_means, standard_error
 from focusfl.fairness.intervals import Interval
 from focusfl.fairness.scores import defined, mean
 from focusfl.report.comparison import Comparison
@@ -206,11 +206,26 @@ class Result:
                 row["faa90"] = intervals.middle(self.excess_risk)
                 middle = intervals.middle_interval(self.excess_risk, self.excess_se)
                 row["faa90_interval"] = interval_row(middle)
+        self._add_validated(row)
         if names := getattr(fed, "agents", ()):
             row["names"] = list(names)
         if self.setup.bf16:
             row["precision"] = "bf16"
         return row
+
+    def _add_validated(self, row: Row) -> None:
+        """Add where validated best losses come from, their intervals, and the losses of training alone."""
+        best, losses, at = self.best, self.scores.examples, self.setup.fed.testing.offsets
+        if best.chosen is None or best.alone is None or losses is None:
+            return
+        row["bayes_from"] = best.chosen
+        row["alone"] = agent_means(Examples(best.alone, at)).tolist()
+        se = standard_error(Examples(losses - best.alone, at))
+        if torch.isfinite(se).all():
+            row["alone_se"] = se.tolist()
+        if best.limits is not None:
+            limits = (each.tolist() for each in best.limits)
+            row["bayes_low"], row["bayes_estimate"], row["bayes_high"] = limits
 
     def table(self) -> str:
         """Return a table with each agent's loss, accuracy, excess risk and label; the last line sums up."""

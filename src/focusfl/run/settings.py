@@ -29,7 +29,7 @@ from focusfl.util.errors import (
 
 EngineName = Literal["auto", "serial", "vectorised", "flower"]
 DeviceName = Literal["cpu", "cuda", "mps", "auto"]
-BestLossKind = Literal["auto", "exact", "true", "learned", "agent", "none"]
+BestLossKind = Literal["auto", "exact", "true", "validated", "learned", "agent", "none"]
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,10 @@ class Settings:
         joins: Agents that join later: {7: 40} means that agent 7 participates from round 40 on. Rounds count
             from 1.
         leaves: Agents that leave: {7: 40} means that agent 7 participates up to round 39.
-        bayes: Best loss of each agent, against which excess risk is measured: "exact" (known), or the loss of a
-            network trained on the data of its "true" cluster, of the cluster it "learned", or of the "agent" alone;
-            "auto" takes the first that the data allow, "none" measures none.
+        bayes: Best loss of each agent, against which excess risk is measured: "exact" (known), the loss of a
+            network trained on the data of its "true" cluster, of the cluster it "learned", or of the "agent" alone,
+            or that of the best of several models by cross-validation ("validated"). "auto" takes exact, true or
+            validated, the first that the data allow; "none" measures none.
         loss: The loss of training and evaluation: cross-entropy, focal:gamma=2, weighted:1,5 (a weight per class),
             multi-label, squared-error, absolute-error or huber:delta=1; from Python also a torch loss, or a
             function of (outputs, labels) that returns one value per example. Default: cross-entropy for classes,

@@ -24,6 +24,7 @@ SCALES = {"paper": "paper scale", "small": "small scale"}
 BEST_LOSS_KINDS = {
     "exact": "known exactly",
     "true": "that of a network trained on the pooled data of its true cluster",
+    "validated": "that of the best of several models, chosen for each agent by cross-validation",
     "learned": "that of a network trained on the pooled data of the cluster found",
     "agent": "that of a network trained on its data alone",
 }
@@ -109,6 +110,9 @@ def _section(section: Section, id: str, plots: Plots) -> Iterator[str]:
         if lines := notes(section.rows):
             yield f"<ul>{_items(lines)}</ul>"
         yield tables.faa_intervals(section) + tables.rounds_to_accuracy(section)
+    if section.rows and not section.scale:  # of the user's own results, not of the paper's
+        yield tables.worse_off_table(section)
+        yield from (f"<p>{escape(line)}</p>" for runs in shown.values() for line in certainty.negative_risks(runs))
     if below := certainty.below_best_loss_lines(shown):
         yield f"<p>{escape(certainty.BELOW_BEST_LOSS)}</p><ul>{_items(below)}</ul>"
     if section.differences:

@@ -9,7 +9,7 @@ from statistics import mean, pstdev
 from typing import TypeAlias
 
 from focusfl.algorithms import ALGORITHMS, title
-from focusfl.report import certainty
+from focusfl.report import certainty, worse_off
 from focusfl.report.disclosure import disclosed
 from focusfl.report.rows import METRICS, Column, Row, Runs, clusters_right, meaningful_goals
 from focusfl.report.rows import columns as columns_of
@@ -93,6 +93,19 @@ def faa_intervals(section: Section) -> str:
                 shown = [EN_DASH if cell == certainty.UNKNOWN else _minus(cell) for cell in cells]
                 html.append(_row(name) + "".join(f"<td class='number'>{cell}</td>" for cell in shown) + "</tr>")
             tables.append(_plain_table(": ".join(filter(None, [part, certainty.TITLE])), head, html))
+    return "".join(tables)
+
+
+def worse_off_table(section: Section) -> str:
+    """How many agents are worse off than alone, and than under FedAvg: one table for each part."""
+    tables = []
+    for part, methods in parts(section).items():
+        made = worse_off.table({known_title(method): runs for method, runs in methods.items() if runs})
+        if made is not None:
+            html = [
+                _row(name) + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>" for name, *cells in made[1]
+            ]
+            tables.append(_plain_table(": ".join(filter(None, [part, worse_off.TITLE])), made[0], html))
     return "".join(tables)
 
 
