@@ -266,7 +266,7 @@ def test_no_agents_update_is_in_a_model_that_stopped_before_the_split(tmp_path, 
 def test_what_is_released_predicts_and_assigns_as_the_whole_state(ragged):
     x, y = ragged.test(1)
     for name, method in methods():
-        result = ff.fit(method, ragged, rounds=2, bayes="none")
+        result = ff.fit(method, ragged, rounds=2, model="mlp:8", bayes="none")
         whole = dataclasses.replace(result.model, server=result.server)
         for e in range(ragged.E):
             assert torch.equal(whole.predict(e, x), result.predict(e, x)), name
@@ -531,7 +531,7 @@ def every_method(hospitals, tmp_path_factory):
     """A saved model of every method, trained on the hospitals."""
     root = tmp_path_factory.mktemp("every")
     for name, method in methods():
-        ff.fit(method, hospitals[1], rounds=2, bayes="none").save(root / name)
+        ff.fit(method, hospitals[1], rounds=2, model="mlp:8", bayes="none").save(root / name)
     return root
 
 

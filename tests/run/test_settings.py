@@ -35,7 +35,7 @@ VALUES = {  # of every option, one that is not its default
     "patience": 2,
 }
 ON_FLOWER = {"rounds", "train", "seed", "fraction", "bayes", "eval_every", "secure", "minimum", "timeout", "wait"}
-ON_FLOWER |= {"loss", "metrics"}
+ON_FLOWER |= {"loss", "metrics", "validation", "patience"}
 OPTIONS = [f.name for f in dataclasses.fields(ff.Settings) if f.init]
 PLAIN = {"data": "synthetic", "algorithms": ["fedavg"]}
 NEEDED = {"patience": {"validation": 0.2}}  # what an option cannot do without
@@ -120,8 +120,9 @@ def test_a_run_configuration_of_flower_takes_its_options_and_refuses_the_others(
     else:
         key = {"bayes": "best"}.get(name, name.replace("_", "-"))
         value = ",".join(VALUES[name]) if name == "metrics" else VALUES[name]
-        assert getattr(RunConfig(base | {key: value}).settings, name) == VALUES[name]
-        if name not in ("rounds", "bayes"):  # the recipe's; and "agent": an agent's best loss can be computed there
+        assert getattr(RunConfig(base | NEEDED.get(name, {}) | {key: value}).settings, name) == VALUES[name]
+        # rounds and validation are the recipe's; bayes is "agent", as an agent's best loss can be computed there
+        if name not in ("rounds", "validation", "bayes"):
             assert getattr(default, name) == getattr(ff.Settings(), name)
 
 

@@ -55,7 +55,7 @@ def require_dense_classifier(method: str, w: Models, classes: int | None, h: Pre
     if problem := _mismatch(w, classes, max_hidden) or ("" if _can_widen(w, h) else "layers that are not a chain"):
         hidden = "one hidden layer" if max_hidden == 1 else "one or more hidden layers"
         needed = f"a classifier of fully connected layers with biases and {hidden}"
-        raise CannotRun(f"{method} needs {needed}: found {problem}")
+        raise CannotRun(f'{method} needs {needed}, such as model = "mlp:64": found {problem}')
 
 
 def _mismatch(w: Models, classes: int | None, max_hidden: float) -> str:
