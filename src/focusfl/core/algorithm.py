@@ -303,9 +303,12 @@ class Algorithm(ABC):
         """Return whether validation losses may decide when to stop: not while FOCUS has one model for all."""
         return True
 
-    def keep_together(self, server: State) -> State:
-        """Return a state from before the method settled, such that one model goes on for all agents."""
-        return server
+    def keep_together(self, server: State) -> State | None:
+        """Return a state from before the method settled, changed such that one model goes on for all agents.
+
+        None if that is not a choice: the method has no groups, or was told how many.
+        """
+        return None
 
     def finish(self, server: State) -> State | None:
         """Return the server's state for one more round, in which all agents take part, or None if there is none.
@@ -382,7 +385,7 @@ class Wrapper(Algorithm):
     def settled(self, server: State) -> bool:
         return self.inner.settled(server)
 
-    def keep_together(self, server: State) -> State:
+    def keep_together(self, server: State) -> State | None:
         return self.inner.keep_together(server)
 
     def finish(self, server: State) -> State | None:

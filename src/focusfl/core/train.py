@@ -71,7 +71,7 @@ class Train:
         return self if steps is None else replace(self, steps=steps, epochs=None)
 
     def lr_at(self, t: int, rounds: int) -> float:
-        """Return the learning rate of round t = 0, 1, ... out of `rounds`.
+        """Return the learning rate of round t = 0, 1, ... out of `rounds`; after the last one, that of the first.
 
         Example:
             >>> Train(lr=0.5, schedule="cosine").lr_at(5, 10)
@@ -80,6 +80,8 @@ class Train:
             0.125
         """
         lr = AUTO_LR[self.optimiser] if self.lr == "auto" else self.lr
+        if t >= rounds:  # agents adapt the trained model
+            return lr
         if self.schedule == "cosine":
             return lr * 0.5 * (1 + math.cos(math.pi * t / rounds))
         if self.schedule == "step":

@@ -49,6 +49,7 @@ class EarlyStopping:
         patience: The number of evaluations without a lower loss after which to stop; None never stops and keeps
             nothing.
         settled: Whether the method has settled, given the server's state (`Algorithm.settled`).
+        keep_together: What goes on if groups do not lower the loss (`Algorithm.keep_together`).
         best: What a run that is resumed had found.
         auto_rate: Whether the learning rate is "auto".
         rate: The factor of the learning rate so far.
@@ -58,11 +59,12 @@ class EarlyStopping:
         self,
         patience: int | None,
         settled: Callable[[State], bool],
+        keep_together: Callable[[State], State | None] = lambda server: None,
         best: Best | None = None,
         auto_rate: bool = False,
         rate: float = 1.0,
     ) -> None:
-        self.patience, self.settled, self.best = patience, settled, best
+        self.patience, self.settled, self.keep_together, self.best = patience, settled, keep_together, best
         self.auto_rate, self.rate, self.explosions = auto_rate, rate, 0
 
     def update(
@@ -83,29 +85,31 @@ class EarlyStopping:
             self.best = self.best._replace(since=self.best.since + 1)
 
     def _better(self, loss: float, server: State) -> bool:
-        """Say whether this round is better than the best so far; any settled round is better than all before."""
+        """Say whether this round is better than the best so far; any settled round is better than all before.
+
+        With lr = "auto", it must be better by some margin, and groups that the method found by itself must lower
+        the loss, or they are given up.
+        """
         if self.best is None:
             return True
-        if self.auto_rate:  # a split that does not lower the loss is undone
-            return loss < self.best.loss - LEAST_GAIN * abs(self.best.loss)
         now, then = self.settled(server), self.settled(self.best.server)
-        return loss < self.best.loss if now == then else now
+        if now != then and not (self.auto_rate and self.keep_together(self.best.server) is not None):
+            return now
+        return loss < self.best.loss - (LEAST_GAIN * abs(self.best.loss) if self.auto_rate else 0.0)
 
-    def returns(self, keep_together: Callable[[State], State]) -> Best | None:
+    def returns(self) -> Best | None:
         """Return the best round if it is time to go on from there with half the rate, else None.
 
         If that round is from before the method settled, the groups found since have not lowered the loss: the rate
         stays, and one model goes on for all agents.
-
-        Args:
-            keep_together: See `Algorithm.keep_together`.
         """
         if not self.auto_rate or self.over or self.best is None or not self.best.since or self.best.since % WAIT:
             return None
-        if self.settled(self.best.server):
+        together = None if self.settled(self.best.server) else self.keep_together(self.best.server)
+        if together is None:
             self.rate /= 2
         else:
-            self.best = self.best._replace(since=0, server=keep_together(self.best.server))
+            self.best = self.best._replace(since=0, server=together)
         return self.best
 
     def takes_back(self) -> bool:

@@ -141,7 +141,8 @@ def _rounds(
     settings, T, at = setup.settings, setup.settings.T, _start(setup, folder, resume)
     server, states, done, ended = at.server, at.states, at.t, at.stopped or at.t == T
     history, auto, setup.engine.returns = History(folder, done), settings.local.lr == "auto", at.returns
-    early = EarlyStopping(settings.patience, setup.algorithm.settled, at.best, auto, at.rate)
+    groups = setup.algorithm.settled, setup.algorithm.keep_together
+    early = EarlyStopping(settings.patience, *groups, at.best, auto, at.rate)
     while not ended:
         started = time.perf_counter()
         setup.engine.rate, found, replied, dropped = early.rate, Evaluation(), 0, dict[int, str]()
@@ -173,7 +174,7 @@ def _rounds(
         if found.scores is not None:
             dropped |= {e: f"evaluation: {why}" for e, why in found.scores.dropped.items() if e not in dropped}
         history.write(done, found.scores, found.pi, seconds, dropped, found.validation)
-        if not ended and (back := early.returns(setup.algorithm.keep_together)) is not None:
+        if not ended and (back := early.returns()) is not None:
             server = _return_to(setup, states, back.round, back.server, back.states)
         interrupted = stop() and not ended
         if folder is not None and (ended or interrupted or done % settings.checkpoint_every == 0):
@@ -194,9 +195,7 @@ def _rounds(
         held_out = setup.engine.evaluate(setup.algorithm, server, states, "validation")
     if setup.algorithm.finish(server) is not None:
         setup.engine.adapting_from(t)
-        if (
-            folder is not None and setup.engine.returns
-        ):  # a run that is killed later repeats all rounds of `_finish`
+        if folder is not None and setup.engine.returns:  # a run that is killed repeats all rounds of `_finish`
             more = early.best, done < T, early.rate, setup.engine.returns
             checkpoint.save(folder, setup.fingerprint, done, server, states, *more)
     server, finished = _finish(setup, server, states)

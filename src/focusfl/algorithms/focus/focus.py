@@ -38,7 +38,7 @@ class Focus(FocusOptions, Algorithm):
     @classmethod
     def algorithm1(cls, M: int = 3) -> Focus:
         """The paper's Algorithm 1: M independent networks, pi_em = 1/M at first, no model is skipped."""
-        return cls(M=M, init="independent", prune=0.0)
+        return cls(M=M, init="independent", prune=0.0, adapt=False)
 
     def start(self, networks: Networks, E: int) -> State:
         return {**self.starting.start(networks, E), **self.averaging.start(self.starting.M)}  # w_m^(0)
@@ -88,7 +88,7 @@ class Focus(FocusOptions, Algorithm):
     def settled(self, server: State) -> bool:
         return self.starting.settled(server)
 
-    def keep_together(self, server: State) -> State:
+    def keep_together(self, server: State) -> State | None:
         return self.starting.keep_together(server)
 
     def assign(self, server: State, agent: Agent) -> tuple[State, State]:

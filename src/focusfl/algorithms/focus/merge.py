@@ -55,6 +55,15 @@ class AutoSplit(Split):
         group = grouping.find_groups(sketches, self.M)
         return group, int(group.max()) + 1
 
+    def keep_together(self, server: State) -> State | None:
+        """Return a state from before the split, as if it had found a single group."""
+        if self.is_split(server):
+            return None
+        nobody = server["split"]["senders"][:0]
+        together = self.split_into(server, nobody, nobody, 1)
+        done = server["split"]["t"] + 1  # it is settled: nothing is new
+        return {**together, "split": {**together["split"], "t": done}}
+
     def silhouette(self, sketches: Tensor) -> float:
         return grouping.best_silhouette(grouping.sample(sketches), self.M)[0]
 

@@ -80,17 +80,6 @@ class Split(Start):
         split = server["split"]
         return self.M == 1 or (self.is_split(server) and int(split["t"]) > int(split["split_round"]))
 
-    def keep_together(self, server: State) -> State:
-        """Return a state from before the split, as if it had found a single group."""
-        if self.is_split(server):
-            return server
-        nobody = server["split"]["senders"][:0]
-        together = self._split_into(server, nobody, nobody, 1)
-        return {
-            **together,
-            "split": {**together["split"], "t": server["split"]["t"] + 1},
-        }  # settled: nothing is new
-
     def log_labels(self, server: State, state: State) -> Tensor:
         """Return the agent's log labels of the clusters in use. Right after the split, the server sets them."""
         log_pi = torch.as_tensor(state["log_pi"])
@@ -201,9 +190,9 @@ class Split(Start):
 
         Agents without a sketch find their cluster by their losses.
         """
-        return self._split_into(server, agents, *self.group(sketches))
+        return self.split_into(server, agents, *self.group(sketches))
 
-    def _split_into(self, server: State, agents: Tensor, group: Tensor, m: int) -> State:
+    def split_into(self, server: State, agents: Tensor, group: Tensor, m: int) -> State:
         """Split these agents into m groups, [C]."""
         split = server["split"]
         w = {k: v.expand(m, *v.shape[1:]).clone() for k, v in server["w"].items()}

@@ -45,9 +45,9 @@ class Start(ABC):
         """Return whether the clusters have been trained as such."""
         return True
 
-    def keep_together(self, server: State) -> State:
-        """Return a state from before the clusters settled, such that one model goes on for all agents."""
-        return server
+    def keep_together(self, server: State) -> State | None:
+        """Return a state in which one model goes on for all agents; None if their number is not to be found."""
+        return None
 
     def log_labels(self, server: State, state: State) -> Tensor:
         """Return the agent's log labels of the clusters in use."""
