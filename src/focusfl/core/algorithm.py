@@ -107,6 +107,14 @@ class Agent(Protocol):
     def on(self, part: AgentPart) -> Agent:
         """Return the same agent with other examples; it may have no validation examples (n = 0)."""
 
+    @property
+    def plain(self) -> Agent:
+        """The same agent, training by plain SGD with the default options; itself if the optimiser is SGD.
+
+        An update of Adam says little of how an agent would change a model: each coordinate moves by about the
+        learning rate, noise included.
+        """
+
     def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
         """Return the mean training loss of each model, [M], in eval mode.
 

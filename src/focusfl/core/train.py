@@ -87,3 +87,7 @@ class Train:
         if self.schedule == "step":
             return float(lr * self.decay ** (t // self.decay_every))
         return lr
+
+
+PLAIN = Train()
+"""Plain SGD on full batches."""

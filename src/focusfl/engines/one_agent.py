@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from focusfl.core import AgentPart, Data, Models, Predictor, SgdOptions
-from focusfl.core.train import Train
+from focusfl.core.train import PLAIN, Train
 from focusfl.core.tree import take, tree_map
 from focusfl.engines import plan
 from focusfl.engines.optimiser import LocalOptimiser
@@ -60,6 +60,12 @@ class LocalAgent:
     def on(self, part: AgentPart) -> LocalAgent:
         data = self.validation if part == "validation" else joined(self.data, self.validation)
         return LocalAgent(self.task, data, self.train, self.lr, self.seed, self.t, self.e)
+
+    @cached_property
+    def plain(self) -> LocalAgent:
+        if self.train.optimiser == "sgd":
+            return self
+        return LocalAgent(self.task, self.data, PLAIN, PLAIN.lr_at(0, 1), self.seed, self.t, self.e)
 
     def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
         tenth = plan.estimate_rows(self.t, len(self.data.y))

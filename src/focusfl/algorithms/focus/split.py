@@ -104,6 +104,8 @@ class Split(Start):
         """Return, until the split, a sketch of how this agent would change the shared model."""
         if self.is_split(server):
             return Upload(add={}, each={})
+        if agent.plain is not agent:
+            theta = agent.plain.sgd(server["w"])
         update = {k: theta[k] - server["w"][k] for k in agent.trainable}
         return Upload(add={}, each={"sketch": grouping.sketch(update)})
 

@@ -46,9 +46,11 @@ class Chunk:
 
     def with_steps(self, steps: int | None) -> Chunk:
         """Return the same agents with another number of local steps; None leaves it as it is."""
-        if steps is None or self.train is None:
-            return self
-        other = Chunk(self.source, self.agents, self.train.with_steps(steps), self.seed, self.t)
+        return self if steps is None or self.train is None else self.with_train(self.train.with_steps(steps))
+
+    def with_train(self, train: Train) -> Chunk:
+        """Return the same agents with other options of local training."""
+        other = Chunk(self.source, self.agents, train, self.seed, self.t)
         other._all = self._all
         return other
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Unpack
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from focusfl.core import AgentPart, Algorithm, Models, SgdOptions, State, Upload, row
-from focusfl.core.train import Train
+from focusfl.core.train import PLAIN, Train
 from focusfl.core.tree import RunningSum, flatten, put, take, tree_map
 from focusfl.data.federation import Federation, Rows
 from focusfl.engines import plan
@@ -119,6 +120,12 @@ class VmapAgent:
         chunk = self.chunk.on(self.rows(part))
         n = row(chunk.n.to(self.n.device).to(self.n.dtype), self.slot)
         return replace(self, chunk=chunk, n=n)
+
+    @cached_property
+    def plain(self) -> VmapAgent:
+        if self.train.optimiser == "sgd":
+            return self
+        return replace(self, chunk=self.chunk.with_train(PLAIN), train=PLAIN, lr=PLAIN.lr_at(0, 1))
 
     def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
         losses = self.example_losses(w)

@@ -22,6 +22,10 @@ class EmptyAgent:
     def on(self, part: AgentPart) -> EmptyAgent:
         return self
 
+    @property
+    def plain(self) -> EmptyAgent:
+        return self
+
     def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
         return torch.zeros(len(next(iter(w.values()))))
 

@@ -47,6 +47,10 @@ class Attacker:
     def on(self, part: AgentPart) -> Attacker:
         return Attacker(self.agent.on(part), self.factor)
 
+    @property
+    def plain(self) -> Attacker:
+        return self if self.agent.plain is self.agent else Attacker(self.agent.plain, self.factor)
+
     def losses(self, w: Models, estimate: Tensor | None = None) -> Tensor:
         return self.agent.losses(w, estimate)
 
