@@ -17,6 +17,7 @@ from focusfl.core import Data
 from focusfl.data.federation import Federation, Rows, own_recipe
 from focusfl.data.overview import overview
 from focusfl.data.own.inputs import Inputs, Kind
+from focusfl.data.own.moments import Moments
 from focusfl.data.own.readers import (
     MAX_MB,
     READERS,
@@ -225,8 +226,9 @@ def folder(
             pairs.append(split_test(whole, test, seed, name, agent[0].path) if split else (whole, next(data)))
     problems.report()
     training, testing = Rows.join([a for a, _ in pairs]), Rows.join([b for _, b in pairs])
-    if schema is not None:
-        schema = schema.with_means(training.x.numpy())
+    moments = Moments.of([pair[0].x.numpy() for pair in pairs]) if scale or schema is not None else None
+    if schema is not None and moments is not None:
+        schema = schema.with_means(moments.mean)
         training, testing = _filled(training, schema), _filled(testing, schema)
     classes = None if y[0].is_floating_point() else max(2, *(1 + int(labels.max()) for labels in y))
     fed = FolderFederation(
@@ -243,7 +245,7 @@ def folder(
         file_notes=tuple(note for part in parts for note in part.notes),
         root=root,
     )
-    return _scale(fed) if scale else fed
+    return _scale(fed, moments) if scale and moments is not None else fed
 
 
 def inputs_of(
@@ -299,15 +301,10 @@ def _with_labels(part: FileContents) -> FileContents:
     return replace(part, x=x, y=[part.y[i] for i in keep], places=places, notes=(*part.notes, note))
 
 
-def _scale(fed: FolderFederation) -> FolderFederation:
-    x = fed.training.x
-    smallest, constant = x.amin(0), x.amin(0) == x.amax(0)  # rounding can give a constant a tiny deviation
-    mean = torch.where(constant, smallest, x.mean(0))
-    deviation = torch.where(constant, 1, x.std(0, correction=0))
+def _scale(fed: FolderFederation, moments: Moments) -> FolderFederation:
     assert fed.inputs is not None
-    if fed.inputs.schema is not None:  # 0 and 1 of categories stay as they are
-        amounts = torch.tensor(fed.inputs.schema.amounts)
-        mean, deviation = torch.where(amounts, mean, 0), torch.where(amounts, deviation, 1)
+    amounts = None if fed.inputs.schema is None else fed.inputs.schema.amounts
+    mean, deviation = moments.scaling(fed.inputs.shape, amounts)
     fed = replace(fed, inputs=replace(fed.inputs, mean=mean, deviation=deviation))
     training, testing = (Rows(fed.scaled(rows.x), rows.y, rows.offsets) for rows in (fed.training, fed.testing))
     return replace(fed, training=training, testing=testing)
