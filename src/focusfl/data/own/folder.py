@@ -210,7 +210,7 @@ def folder(
             advance(1)
     problems.report()
     if missing == "impute":
-        contents = [[_with_labels(part) for part in agent] for agent in contents]
+        contents = [[with_labels(part) for part in agent] for agent in contents]
     parts = align([part for agent in contents for part in agent])
     y, label_names = encode_labels(parts, target)
     schema = _schema(parts, [len(agent) for agent in contents], _names(drop), _names(categorical), missing)
@@ -287,7 +287,7 @@ def _filled(rows: Rows, schema: Schema) -> Rows:
     return replace(rows, x=torch.from_numpy(schema.filled(rows.x.numpy())))
 
 
-def _with_labels(part: FileContents) -> FileContents:
+def with_labels(part: FileContents) -> FileContents:
     """Return a table or texts without the examples that have no label."""
     if part.kind not in ("a table", "text"):
         return part
@@ -463,10 +463,7 @@ def encode_labels(parts: list[FileContents], target: TargetOption = "auto") -> t
     Raises:
         InputError: A label is missing or out of range, or words and numbers are mixed.
     """
-    y = [
-        part.y if part.kind == "images" else [_as_target(_parse_label(label), target) for label in part.y]
-        for part in parts
-    ]
+    y = [label_values(part, target) for part in parts]
     first: dict[str, str] = {}  # kind of label -> the first of that kind, for messages
     for part, labels in zip(parts, y, strict=True):
         for i, label in enumerate(labels):
@@ -481,7 +478,7 @@ def encode_labels(parts: list[FileContents], target: TargetOption = "auto") -> t
         kinds = "use words, whole numbers or floats for all labels"
         raise InputError(f"labels of different kinds, {' and '.join(first.values())}: {kinds}")
     if "word" in first:
-        different = sorted({label for labels in y for label in labels}, key=_label_order)
+        different = sorted({label for labels in y for label in labels}, key=label_order)
         names = {name: c for c, name in enumerate(different)}
         require("the number of classes", len(names), len(names) <= MAX_CLASSES, f"at most {MAX_CLASSES}")
         return [torch.tensor([names[label] for label in labels]) for labels in y], tuple(names)
@@ -494,6 +491,13 @@ def encode_labels(parts: list[FileContents], target: TargetOption = "auto") -> t
     return [torch.tensor(labels) for labels in y], ()
 
 
+def label_values(part: FileContents, target: TargetOption) -> list[Any]:
+    """Return the labels of a file as words, whole numbers or floats."""
+    if part.kind == "images":
+        return part.y
+    return [_as_target(_parse_label(label), target) for label in part.y]
+
+
 def _as_target(label: Any, target: TargetOption) -> Any:
     """Return a label as the option data.target asks for: a number as a word, or as a float."""
     if isinstance(label, str) or target == "auto":
@@ -501,10 +505,10 @@ def _as_target(label: Any, target: TargetOption) -> Any:
     return number_word(label) if target == "class" else float(label)
 
 
-def _label_order(word: str) -> tuple[bool, float, str]:
+def label_order(word: str) -> tuple[bool, float, str]:
     """Sort numbers by value, then words by letter.
 
-    >>> sorted(["ill", "10", "9"], key=_label_order)
+    >>> sorted(["ill", "10", "9"], key=label_order)
     ['9', '10', 'ill']
     """
     number = cell_value(word)
@@ -545,10 +549,14 @@ def split_test(data: Data, share: float, seed: int, agent: str, path: Path) -> t
     Raises:
         InputError: There are fewer than two examples.
     """
-    n = len(data.y)
+    train, test = split_rows(len(data.y), share, seed, agent, path)
+    return Data(data.x[train], data.y[train]), Data(data.x[test], data.y[test])
+
+
+def split_rows(n: int, share: float, seed: int, agent: str, path: Path) -> tuple[Tensor, Tensor]:
+    """Return which of an agent's n examples are for training, and which for testing: see `split_test`."""
     if n < 2:
         raise InputError(f"{path}: {n} example cannot be split into training and test; add more examples")
     order = torch.from_numpy(np.random.default_rng([seed, zlib.crc32(agent.encode())]).permutation(n))
     held = min(max(round(n * share), 1), n - 1)
-    train, test = order[held:].sort().values, order[:held].sort().values
-    return Data(data.x[train], data.y[train]), Data(data.x[test], data.y[test])
+    return order[held:].sort().values, order[:held].sort().values

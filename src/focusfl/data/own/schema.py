@@ -8,7 +8,8 @@ The training files of all agents decide. The first rule that fits a column is ta
     number      numbers, or mostly numbers: then the words among them are errors
     date        all words are dates, such as 2024-01-31, 31.1.2024 or 1/31/2024
     id          words, nearly all different, and the name says so
-    category    words with at most 20 different values, or one for ten cells
+    category    words with at most 20 different values, or one for ten cells, unless a file looks like names:
+                more than 20 words, nearly all different
     id          words, nearly all different
     text        other words
 
@@ -259,6 +260,7 @@ class Counts(NamedTuple):
         different_numbers: The different numbers in the file.
         different_words: The different words in the file.
         dates: The words that are dates.
+        like_names: 1 if the file has more than 20 words, nearly all different: they may be names of persons.
     """
 
     rows: int
@@ -268,6 +270,7 @@ class Counts(NamedTuple):
     different_numbers: int
     different_words: int
     dates: int
+    like_names: int
 
     @property
     def cells(self) -> int:
@@ -288,13 +291,14 @@ class Counts(NamedTuple):
         fractions = int((np.floor(numbers) != numbers).sum())
         different = len(np.unique(numbers)), len({*words})
         dates = sum(DATE.fullmatch(word) is not None for word in words)
-        return Counts(len(table), len(numbers), len(words), fractions, *different, dates)
+        like_names = int(len(words) > FEW_VALUES and _differ(different[1], len(words)))
+        return Counts(len(table), len(numbers), len(words), fractions, *different, dates, like_names)
 
 
 def added(counts: Iterable[Counts]) -> Counts:
     """Return the sum of counts.
 
-    >>> added([Counts(3, 1, 2, 0, 1, 2, 0), Counts(2, 2, 0, 0, 1, 0, 0)]).cells
+    >>> added([Counts(3, 1, 2, 0, 1, 2, 0, 0), Counts(2, 2, 0, 0, 1, 0, 0, 0)]).cells
     5
     """
     return Counts(*map(sum, zip(*counts, strict=True)))
@@ -347,7 +351,7 @@ def kind_of_words(name: str, counts: Counts, values: int) -> ColumnKind:
     differ = _differ(counts.different_words, counts.cells)
     if differ and _is_id_name(name):
         return "id"
-    if values <= min(max(FEW_VALUES, counts.cells / CELLS_PER_VALUE), MAX_VALUES):
+    if not counts.like_names and values <= min(max(FEW_VALUES, counts.cells / CELLS_PER_VALUE), MAX_VALUES):
         return "category"
     return "id" if differ else "text"
 
