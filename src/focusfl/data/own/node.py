@@ -243,7 +243,7 @@ class OwnData:
 
 
 def read_own_data(
-    path: str | Path, agent: str = "agent", reading: Reading = Reading(), max_mb: int = MAX_MB
+    path: str | Path, agent: str = "agent", reading: Reading | None = None, max_mb: int = MAX_MB
 ) -> OwnData:
     """Read the training and test data of one agent from its folder, or from its csv, parquet or npz file.
 
@@ -256,7 +256,7 @@ def read_own_data(
     Raises:
         InputError: The data cannot be used; the message names the file and the row.
     """
-    place = expanded(path)
+    place, reading = expanded(path), reading or Reading()
     if not place.exists():
         raise InputError(f"{place}: no such folder or file; the key data in the node's configuration names it")
     parts = read_agent(place, place if place.is_dir() else place.parent, reading.label, reading.text, max_mb)

@@ -83,7 +83,7 @@ class Describing:
         form, excluded = self._form(), dict[int, str]()
         while True:
             answered, first = self._sum(Request(columns=list(form.columns)), self._first_shapes(form), excluded)
-            counted = _counted(first)
+            counted = counted_of(first)
             asked = counted.named(self.reading, form)
             cells = cells_for([counted.occupied[j] for j in asked], attempt)
             about = CountedAbout.of(counted)
@@ -183,7 +183,7 @@ class Describing:
         def attempt(excluded: dict[int, str]) -> tuple[list[int], Arrays]:
             sums = SecureSum(masked, least, about, server_trusts())
             found, _ = masked_sum(
-                roster, sums, agents, lambda who: self._messages("train.masked", text, who), excluded, WHAT
+                roster, sums, agents, lambda who: self._messages("train.masked", text, who), dict(excluded), WHAT
             )
             return sorted(sums.answered), {
                 name: np.rint(v) if name in SMALL else from_digits(v) for name, v in found.items()
@@ -271,7 +271,7 @@ def _read(names: Floats, nodes: int, salt: int) -> dict[int, set[str]]:
         raise FalseSum(f"{WHAT}: {why}") from why
 
 
-def _counted(arrays: Mapping[str, Floats]) -> Counted:
+def counted_of(arrays: Mapping[str, Floats]) -> Counted:
     """Return the sums of the first step as what they are."""
     none = np.zeros(0)
     occupied = tuple(int(k) for k in (arrays["seen"] > 0).sum(-1))

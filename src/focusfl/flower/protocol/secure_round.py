@@ -97,19 +97,19 @@ def _attempt(exchange: Exchange, server: State, t: int, cohort: Ints, excluded: 
     about = round_digest(roster.algorithm, settings, ask, view, roster.description)
     shapes = {k: tuple(v.shape) for k, v in expected_sums.items()}
     sums = SecureSum(shapes, settings.minimum or majority(len(cohort)), about, server_trusts())
-    total, dropped = masked_sum(
+    total, noticed = masked_sum(
         roster,
         sums,
         cohort.tolist(),
         lambda agents: exchange.messages("train.masked", server, t, np.array(agents)),
-        excluded,
+        dict(excluded),
         f"round {t + 1}",
         t,
     )
     rounded = {k: v if v.ndim > 1 else np.where(np.abs(v) < ZERO_BELOW, 0, v) for k, v in total.items()}
     add = {k: torch.from_numpy(v).to(expected_sums[k].dtype) for k, v in rounded.items()}
     _require_honest(exchange, server, t, add, sorted(sums.answered))
-    return Replies(unflatten(add), {}, np.array(sorted(sums.answered)), dropped)
+    return Replies(unflatten(add), {}, np.array(sorted(sums.answered)), noticed)
 
 
 def masked_sum(
@@ -117,7 +117,7 @@ def masked_sum(
     sums: SecureSum,
     agents: list[int],
     messages_of: Callable[[list[int]], dict[int, Message]],
-    excluded: dict[int, str],
+    dropped: dict[int, str],
     what: str,
     t: int = 0,
 ) -> tuple[dict[str, Floats], dict[int, str]]:
@@ -128,7 +128,7 @@ def masked_sum(
         sums: The sum, at its first stage.
         agents: The agents that are asked.
         messages_of: Makes the messages that ask these agents for their masked numbers.
-        excluded: Agents that are left out, and why.
+        dropped: Agents that are left out, and why; those that fail are added.
         what: What is summed, for the log.
         t: The round.
 
@@ -138,7 +138,7 @@ def masked_sum(
     Raises:
         SecureSumFailed: If there is no sum.
     """
-    dropped = {e: "it is not connected" for e in agents if e not in roster.nodes} | excluded
+    dropped.update({e: "it is not connected" for e in agents if e not in roster.nodes and e not in dropped})
 
     def stage(
         kind: str,
@@ -254,8 +254,8 @@ def round_digest(
     """Return the hash of what an upload is computed from besides the data: method, options, round and models.
 
     It goes into the masks, so that a node's numbers add up only with those of nodes that were sent the same.
-    `ask` is the run's key, the round, the number of rounds and the seed; `description` is how nodes encode their own
-    data, if they were told.
+    `ask` is the run's key, the round, the number of rounds and the seed; `description` is how nodes encode files of
+    their own.
     """
     told = (description,) if description else ()
     found = hashlib.sha256(repr((run_signature(algorithm, settings), *ask, *told)).encode())
