@@ -235,13 +235,17 @@ def test_a_node_that_comes_later_encodes_as_the_others(tmp_path: Path) -> None:
 
 
 def raw_bytes(replies: list[Message]) -> bytes:
-    """Return all that nodes sent; of arrays also the letters of names, two in a number (protocol/names.py)."""
-    parts = [repr([r.error.reason if r.has_error() else dict(r.content) for r in replies]).encode()]
-    for record in (rec for r in replies if not r.has_error() for rec in r.content.array_records.values()):
-        for array in record.values():
-            letters = np.nan_to_num(array.numpy().astype(float)).clip(0, 65535).astype("<u2")
-            parts += [array.data, letters.tobytes()]
-    return b"".join(parts)
+    """Return all that nodes sent."""
+    sound = [r.content for r in replies if not r.has_error()]
+    arrays = [a.data for content in sound for record in content.array_records.values() for a in record.values()]
+    return b"".join(arrays) + repr([r.error.reason for r in replies if r.has_error()] + sound).encode()
+
+
+def values_told(replies: list[Message]) -> set[str]:
+    """Return the values that single nodes told, read from the numbers that they sent."""
+    sums = [r.content.array_records["sums"] for r in replies if not r.has_error() and "sums" in r.content]
+    found = [read_names(record["names"].numpy(), 1) for record in sums if "names" in record]
+    return {value for names in found for values in names.values() for value in values}
 
 
 def test_a_word_among_numbers_stays_at_its_node_and_the_others_count_without_it(tmp_path: Path) -> None:
@@ -264,8 +268,8 @@ def test_what_looks_like_names_of_persons_does_not_travel(tmp_path: Path) -> Non
         write_site(place, e, 60, contact=people, remark=[f"felt {v}" for v in people])
     hall = Machines({"rounds": 1, "out": str(tmp_path / "out")}, *places)
     same(hall.serve(), in_one_process(tmp_path / "sites", rounds=1))
-    sent = raw_bytes(hall.replies)
-    assert b"only at 1" in sent
+    sent, wards = raw_bytes(hall.replies), {"A", "B", "C é", "only at 0", "only at 1", "only at 2"}
+    assert values_told(hall.replies) == wards | {"f", "m", "ill", "well"}
     assert b"Jane" not in sent and b"felt" not in sent and b"2024" not in sent
     own = read_own_data(places[0], "0", Reading(label="outcome"))
     with pytest.raises(InputError, match="looks like names"):
