@@ -25,7 +25,7 @@ from torch import Tensor
 from focusfl.core import Algorithm, State
 from focusfl.core.train import Train
 from focusfl.data.own.description import Description, Reading
-from focusfl.data.own.inputs import Inputs, Kind
+from focusfl.data.own.inputs import Inputs
 from focusfl.engines import Engine, Replies, Scores, plan
 from focusfl.engines.base import Part
 from focusfl.engines.plan import Ints
@@ -344,10 +344,7 @@ def _result(deployment: Deployment, engine: DeploymentEngine, last: Round) -> Ro
 
 def _save_model(deployment: Deployment, engine: DeploymentEngine, server: State, row: Row, folder: Path) -> None:
     """Write the models that the server holds, with the card; the agents' own part stays at the nodes."""
-    digests = {hello.columns for hello in engine.exchange.roster.hellos.values()}
-    digest = digests.pop() if len(digests) == 1 else ""
-    kind: Kind = "a table" if digest else "arrays"
-    inputs = Inputs(kind, (), label=deployment.label, columns_digest=digest)
+    inputs = Inputs("arrays", (), label=deployment.label)
     model = assembled(
         deployment.algorithm,
         engine.task,
