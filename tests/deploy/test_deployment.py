@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 from helpers.deploy import ENV, Ports, free_ports, running, serving, skip_without_nginx, wait_until
-from helpers.raw_tables import write_site
 from safetensors.torch import load_file
 
 import focusfl as ff
@@ -155,29 +154,6 @@ def test_a_run_that_was_killed_and_resumed_equals_the_serial_engine(site: Site) 
     for e in range(AGENTS):  # as they are now: later runs replace them
         shutil.copytree(site.folder / f"nodes/agent-{e}/keep/model", site.folder / f"kept-{e}")
     shutil.copytree(out / "runs/focus-seed0/model", site.folder / "kept-server")
-
-
-def test_raw_tables_at_the_nodes_give_the_numbers_of_a_folder_in_one_process(site: Site, tmp_path: Path) -> None:
-    """Categories, missing cells, identifiers and a regression's targets are found between three machines."""
-    for e in range(AGENTS):
-        write_site(tmp_path / f"{e}.csv", e, 60 + 9 * e, regression=True)
-        (site.folder / f"data-{e}/data.npz").rename(site.folder / f"{e}.npz")
-        shutil.copy(tmp_path / f"{e}.csv", site.folder / f"data-{e}/table.csv")
-    options = ["model=", "classes=0", "label=outcome", "focus.adapt=false", "rounds=1", "train.lr=0.1", "wait=100"]
-    out = site.train("tables", *options, "eval-every=1")
-    wait_until(lambda: (out / "results.json").exists(), site.folder / "superlink.log", 300)
-    for e in range(AGENTS):
-        (site.folder / f"data-{e}/table.csv").unlink()
-        (site.folder / f"{e}.npz").rename(site.folder / f"data-{e}/data.npz")
-    fed = ff.data.folder(tmp_path, label="outcome", scale=True)
-    train = ff.Train(lr=0.1, steps=4, batch=16, optimiser="sgd")
-    method = ff.Focus(M=2, adapt=False)
-    made = Setup.of(method, fed, 1, train=train, engine="serial", bayes="none", validation=0, patience=0)
-    *_, last = run(made)
-    same(out, last)
-    model = ff.load(out / "runs/focus-seed0/model")
-    assert fed.inputs is not None and model.inputs.schema == fed.inputs.schema
-    assert torch.equal(model.inputs.mean, fed.mean) and torch.equal(model.inputs.deviation, fed.deviation)
 
 
 @pytest.mark.skipif(not os.environ.get("FOCUSFL_LONG_TESTS"), reason="a minute of its own: FOCUSFL_LONG_TESTS=1")
