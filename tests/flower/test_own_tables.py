@@ -9,6 +9,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,10 @@ from safetensors.torch import load_file
 
 from focusfl.flower import serve
 from focusfl.flower.apps.configured import RunConfig, app
+from focusfl.flower.protocol.description import from_text, to_text
 from focusfl.flower.protocol.exchange import TooFewReplies
 from focusfl.flower.protocol.names import Unreadable, cells_for, read_names, table_of
+from focusfl.flower.protocol.wire import Refused
 from focusfl.flower.secure_sums import fixed_point
 from focusfl.flower.secure_sums.exact import from_digits, to_digits
 
@@ -396,3 +399,39 @@ def test_the_union_of_names_is_read_from_the_sum_of_the_tables(nodes: list[set[t
 def test_names_that_do_not_fit_are_not_made_up() -> None:
     with pytest.raises(Unreadable):
         read_names(table_of([(0, f"value {i}") for i in range(200)], 16), 1)
+
+
+# --- descriptions from a stranger
+
+
+def damaged(value: Any, rng: np.random.Generator) -> Any:
+    """Return a value of JSON with one thing changed somewhere."""
+    if isinstance(value, dict | list) and value and rng.random() < 0.9:
+        places = list(value) if isinstance(value, dict) else range(len(value))
+        place = places[int(rng.integers(len(places)))]
+        copy = value.copy()
+        if rng.random() < 0.1:
+            del copy[place]
+        else:
+            copy[place] = damaged(value[place], rng)
+        return copy
+    strange: list[Any] = [None, -1, 1.5, 10**30, "nan", [], {}, True, "x" * 99, [[1]], 0]
+    return strange[int(rng.integers(len(strange)))]
+
+
+def test_a_damaged_description_is_refused_in_one_line_or_is_one(tmp_path: Path) -> None:
+    places = sites(tmp_path / "sites", regression=True)
+    nodes = [read_own_data(place, str(e), Reading(label="outcome")) for e, place in enumerate(places)]
+    sound, refused = json.loads(to_text(described(*nodes))), 0
+    assert from_text(json.dumps(sound)).inputs.schema == described(*nodes).inputs.schema
+    for seed in range(300):
+        text = json.dumps(damaged(sound, np.random.default_rng(seed)))
+        try:
+            description = from_text(text)
+        except Refused as why:
+            refused += 1
+            assert "\n" not in str(why)
+        else:
+            with suppress(InputError):
+                nodes[0].data(description)
+    assert refused > 100
