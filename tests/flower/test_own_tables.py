@@ -171,6 +171,16 @@ def test_options_of_tables_are_those_of_a_folder(tmp_path: Path, options: dict[s
     same(Machines(config | {"rounds": 1}, *places).serve(), in_one_process(tmp_path / "sites", rounds=1, **options))
 
 
+def test_an_option_of_tables_is_the_same_by_its_name_on_one_machine() -> None:
+    """Whatever the order in which Flower brings the keys: the app lists all of them with their defaults."""
+    for keys in (("data.scale", "scale"), ("scale", "data.scale")):
+        values: dict[str, Any] = {"data.scale": False, "scale": "auto"}
+        reading = RunConfig(CONFIG | {"agents": 3} | {key: values[key] for key in keys}).reading
+        assert reading is not None and reading.scale is False
+    with pytest.raises(InputError, match="scale"):
+        RunConfig(CONFIG | {"agents": 3, "scale": "yes"}).deployment()
+
+
 def test_missing_cells_are_refused_if_that_is_asked_and_the_rest_goes_on(tmp_path: Path) -> None:
     places = sites(tmp_path / "sites", nodes=4)
     for e in (0, 2, 3):

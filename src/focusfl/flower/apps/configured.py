@@ -77,8 +77,8 @@ class RunConfig:
         for key in {k.partition(".")[0] for k in config} & {"joins", "leaves"}:
             raise InputError(f"{key}: the connected nodes take part in this run; start and stop nodes instead")
         if not config.get("data.name"):  # options of the nodes' files are called the same as on one machine
-            own = {f"data.{key}": key for key in READING}
-            config = {own.get(key, key): value for key, value in config.items()}
+            own = {key: config[f"data.{key}"] for key in READING if f"data.{key}" in config}
+            config = {k: v for k, v in config.items() if k.removeprefix("data.") not in own} | own
         self.flat = {k: v for k, v in config.items() if "." not in k}
         for key in self.flat.keys() - KEYS.keys():
             raise InputError(f"{key}: {nearest(key, KEYS)}")
