@@ -31,10 +31,10 @@ CONFIG = {
     "rounds": 1,
     "algorithm": "focus",
     "focus.M": 2,
-    "focus.adapt": False,
+    "focus.adapt": False,  # test_own_tables.py has it, in one process
     "label": "outcome",
+    "best": "none",
 }
-CONFIG |= {"train.lr": 0.1, "train.steps": 4, "train.batch": 16, "train.optimiser": "sgd", "best": "none"}
 
 
 def test_raw_tables_of_three_processes_give_the_numbers_of_a_folder(tmp_path: Path) -> None:
@@ -61,11 +61,8 @@ def test_raw_tables_of_three_processes_give_the_numbers_of_a_folder(tmp_path: Pa
         started = subprocess.run([BIN / "flwr", "run", app, "here"], env=ENV | env, capture_output=True, text=True)
         assert started.returncode == 0, started.stdout + started.stderr
         wait_until((out / "results.json").exists, log, 300)
-    fed = ff.data.folder(tables, label="outcome", scale=True)
-    train = ff.Train(lr=0.1, steps=4, batch=16, optimiser="sgd")
-    method = ff.Focus(M=2, adapt=False)
-    made = Setup.of(method, fed, 1, train=train, engine="serial", bayes="none", validation=0, patience=0)
-    *_, last = run(made)
+    fed = ff.data.folder(tables, label="outcome")
+    *_, last = run(Setup.of(ff.Focus(M=2, adapt=False), fed, 1, engine="serial", bayes="none"))
     assert last.scores is not None
     assert json.loads((out / "results.json").read_text())[0]["loss"] == last.scores.loss.tolist()
     model = ff.load(out / "runs/focus-seed0/model")

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,10 @@ from focusfl.flower.protocol.wire import Refused
 from focusfl.flower.secure_sums import fixed_point
 from focusfl.flower.secure_sums.exact import from_digits, to_digits
 
-TRAIN = {"train.lr": 0.1, "train.steps": 3, "train.batch": 16, "train.optimiser": "sgd"}
-CONFIG: dict[str, Any] = {
-    "algorithm": "focus",
-    "focus.M": 2,
-    "focus.adapt": False,
-    "rounds": 3,
-    "wait": 0.0,
-} | TRAIN
-CONFIG |= {"best": "none", "label": "outcome"}
+DEFAULTS: dict[str, Any] = {"algorithm": "focus", "focus.M": 2, "rounds": 3, "wait": 0.0, "best": "none"}
+DEFAULTS |= {"label": "outcome"}  # all else is left at the defaults of own data
+TRAIN = {"train.lr": 0.01, "train.steps": 3, "train.batch": 16, "train.optimiser": "sgd"}
+QUICK = DEFAULTS | TRAIN | {"focus.adapt": False, "validation": 0.0, "patience": 0}
 
 
 @pytest.fixture(autouse=True)
@@ -66,8 +62,10 @@ def sender(monkeypatch: pytest.MonkeyPatch) -> None:
 class Machines:
     """Flower's Grid, with a node for each of these files in this process."""
 
-    def __init__(self, config: dict[str, Any], *places: Path, run_id: int = 1) -> None:
-        self.config = CONFIG | {"agents": len(places)} | config
+    def __init__(
+        self, config: dict[str, Any], *places: Path, run_id: int = 1, base: dict[str, Any] = QUICK
+    ) -> None:
+        self.config = base | {"agents": len(places)} | config
         self.nodes = {
             100 + e: Context(run_id, 100 + e, {"agent": e, "data": str(place)}, RecordDict(), self.config)
             for e, place in enumerate(places)
@@ -109,20 +107,14 @@ def sites(root: Path, regression: bool = False, nodes: int = 3) -> list[Path]:
     return places
 
 
-def in_one_process(root: Path, method: ff.Algorithm | None = None, rounds: int = 3, **options: Any) -> Round:
+def in_one_process(root: Path, rounds: int = 3, defaults: bool = False, **options: Any) -> Round:
     """Train on the folder with the nodes' files: the same names, split and seed."""
-    fed = folder(root, label="outcome", **{"scale": True} | options)
-    made = Setup.of(
-        method or ff.Focus(M=2, adapt=False),
-        fed,
-        rounds,
-        train=ff.Train(lr=0.1, steps=3, batch=16, optimiser="sgd"),
-        engine="serial",
-        bayes="none",
-        validation=0,
-        patience=0,
-    )
-    *_, last = run(made)
+    fed = folder(root, label="outcome", **options)
+    train = ff.Train(lr=0.01, steps=3, batch=16, optimiser="sgd")
+    quick: dict[str, Any] = {} if defaults else {"validation": 0, "patience": 0}
+    fed = fed if defaults else replace(fed, recipe=replace(fed.recipe, train=train))  # as keys of a run do
+    method = ff.Focus(M=2) if defaults else ff.Focus(M=2, adapt=False)
+    *_, last = run(Setup.of(method, fed, rounds, engine="serial", bayes="none", **quick))
     return last
 
 
@@ -156,6 +148,16 @@ def test_a_deployment_on_raw_tables_gives_the_numbers_of_one_process(tmp_path: P
     assert any("patient_id (identifier), seen (date), country (one value)" in line for line in hall.said)
 
 
+@pytest.mark.parametrize("regression", [False, True], ids=["classes", "regression"])
+def test_a_deployment_with_no_option_set_gives_the_numbers_of_one_process(tmp_path: Path, regression: bool) -> None:
+    """Scaling, validation data, learning rate, early stopping and adaptation are left at their defaults."""
+    hall = Machines({"rounds": 2}, *sites(tmp_path / "sites", regression), base=DEFAULTS)
+    row, last = hall.serve(), in_one_process(tmp_path / "sites", rounds=2, defaults=True)
+    assert last.scores is not None
+    print("largest relative difference", max(abs(np.array(row["loss"]) / last.scores.loss.numpy() - 1)))
+    assert row["loss"] == pytest.approx(last.scores.loss.tolist(), rel=1e-5)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -175,10 +177,10 @@ def test_an_option_of_tables_is_the_same_by_its_name_on_one_machine() -> None:
     """Whatever the order in which Flower brings the keys: the app lists all of them with their defaults."""
     for keys in (("data.scale", "scale"), ("scale", "data.scale")):
         values: dict[str, Any] = {"data.scale": False, "scale": "auto"}
-        reading = RunConfig(CONFIG | {"agents": 3} | {key: values[key] for key in keys}).reading
+        reading = RunConfig(QUICK | {"agents": 3} | {key: values[key] for key in keys}).reading
         assert reading is not None and reading.scale is False
     with pytest.raises(InputError, match="scale"):
-        RunConfig(CONFIG | {"agents": 3, "scale": "yes"}).deployment()
+        RunConfig(QUICK | {"agents": 3, "scale": "yes"}).deployment()
 
 
 def test_missing_cells_are_refused_if_that_is_asked_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -211,7 +213,7 @@ def test_targets_and_features_of_arrays_are_found_too(tmp_path: Path) -> None:
 
 def test_secure_sums_give_the_same_description_to_the_last_bit(tmp_path: Path) -> None:
     places = sites(tmp_path / "sites", regression=True)
-    tied = {"focus.init": "tied", "rounds": 1}
+    tied = {"focus.init": "tied", "rounds": 1, "validation": 0.2}
     plain = Machines(tied | {"out": str(tmp_path / "plain")}, *places)
     secure = Machines(tied | {"out": str(tmp_path / "secure"), "secure": True, "minimum": 3}, *places, run_id=2)
     one, other = plain.serve(), secure.serve()

@@ -79,7 +79,7 @@ def secure_validation(exchange: Exchange, server: State, agents: Ints) -> tuple[
         raise FalseSum(f"validation: the losses of agents {answered} count {count:g} times: one of them lies")
     if total < -ZERO_BELOW and not own_loss:
         raise FalseSum(f"validation: the losses of agents {answered} add up to {total:g}: one of them lies")
-    return total / round(count) if round(count) else None, tuple(answered)
+    return total / round(count) * exchange.task.loss_unit if round(count) else None, tuple(answered)
 
 
 class Ask(NamedTuple):
