@@ -212,10 +212,8 @@ def test_a_number_that_is_the_same_in_all_training_data_is_left_out(tmp_path: Pa
     places = sites(tmp_path / "sites")
     for e, place in enumerate(places):
         write_site(place, e, 60, version=[0.1] * 60, site=[e] * 60)
-    same(
-        Machines({"rounds": 1, "out": str(tmp_path / "out")}, *places).serve(),
-        in_one_process(tmp_path / "sites", 1),
-    )
+    row = Machines({"rounds": 1, "out": str(tmp_path / "out")}, *places).serve()
+    same(row, in_one_process(tmp_path / "sites", 1))
     columns = {c["name"]: c["kind"] for c in told(tmp_path / "out")["inputs"]["table"]["columns"]}
     assert columns["version"] == "constant" and columns["site"] == "number"
 
