@@ -247,7 +247,7 @@ def test_clusters_scale_and_hidden(tmp_path):
     assert fed.clusters.tolist() == [1, 1, 0]
     x = fed.training.x
     assert x.mean(0).abs().max() < 1e-4 and (x.std(0) - 1).abs().max() < 0.01
-    assert fed.recipe.model()[1].out_features == 8
+    assert fed.recipe.model().layers[1].out_features == 8
 
 
 def test_raw_values_are_scaled_as_in_training(tmp_path):

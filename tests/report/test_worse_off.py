@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 
 from focusfl.report import certainty, terminal, worse_off
-from focusfl.report.gains import Gains, Pair, WorseOff
+from focusfl.report.gains import Gains, Pair, WorseOff, compare_with_baselines
 from focusfl.report.gains import worse_off as count
 from focusfl.report.html.page import page
 from focusfl.report.markdown import report as markdown
 from focusfl.report.rows import Row, read_row
 from focusfl.report.section import Section
-from focusfl.report.sentences import baseline_hint, compare_with_baselines
+from focusfl.report.sentences import baseline_hint
 from focusfl.util.errors import InputError
 
 
