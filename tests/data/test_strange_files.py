@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from focusfl.data.own.folder import folder
-from focusfl.data.own.node import read_node_data
+from focusfl.data.own.node import read_own_data
 from focusfl.util.errors import InputError
 
 GOOD = "a,b,label\n1,2,0\n3,4,1\n"
@@ -72,7 +72,7 @@ def test_pipes_elsewhere_in_the_folder_are_not_waited_for(place):
 def test_a_node_does_not_wait_for_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "mine.csv")
     with pytest.raises(InputError, match=r"mine\.csv.*regular"):
-        read_node_data(tmp_path / "mine.csv")
+        read_own_data(tmp_path / "mine.csv")
 
 
 def test_links_in_a_circle_and_to_nothing_are_refused(place):
@@ -125,7 +125,7 @@ def test_the_limit_of_unpacking_is_an_option(tmp_path):
     assert folder(tmp_path, max_mb=2).E == 2
     refused(tmp_path, r"data\.max_mb", max_mb=0)
     with pytest.raises(InputError, match="max_mb"):
-        read_node_data(tmp_path / "a.npz", max_mb=1)
+        read_own_data(tmp_path / "a.npz", max_mb=1)
 
 
 def test_a_parquet_file_of_one_value_repeated_is_measured_before_it_is_read(tmp_path):

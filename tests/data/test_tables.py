@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import focusfl as ff
 from focusfl.data.own.folder import folder
 from focusfl.data.own.inputs import label_numbers
-from focusfl.data.own.node import read_node_data
 from focusfl.util.errors import InputError
 
 GOOD = "a,b,label\n1,2.5,0\n3,4,1\n5,6,0\n"
@@ -239,13 +238,6 @@ def test_the_target_says_how_labels_are_read(tmp_path):
     content = table(x=range(4), label=["ill", "well"] * 2)
     with pytest.raises(InputError, match="'ill' is not a number"):
         folder(write(tmp_path, a=content, b=content), target="number")
-
-
-def test_a_node_takes_numbers_only(tmp_path):
-    for cell, message in (("f", "row 3 .*'x': 'f' is not a number"), ("NA", "row 3 .*column 'x'.*NaN")):
-        write(tmp_path, a=table(x=[1, cell, 3], label=[0, 1, 0]))
-        with pytest.raises(InputError, match=message):
-            read_node_data(tmp_path / "a.csv")
 
 
 # --- scaling

@@ -13,12 +13,13 @@ import torch
 
 import focusfl as ff
 from focusfl.algorithms import Adapted
-from focusfl.data.own.node import read_node_data
 from focusfl.deploy.flower_app import parse_settings, write_app
 from focusfl.util.errors import InputError
 
 if not os.environ.get("CI"):
     pytest.importorskip("flwr")
+
+from helpers.own_data import alone
 
 from focusfl.flower import serve
 from focusfl.flower.apps.configured import RunConfig, parse_model
@@ -39,13 +40,11 @@ def test_settings_are_those_of_the_data_where_they_say_nothing() -> None:
     assert made.agents == ff.data.rotated_digits(seed=0).E and made.classes == 10
 
 
-def test_nodes_with_data_of_their_own_need_a_network_and_a_number_of_agents() -> None:
+def test_nodes_with_data_of_their_own_need_a_number_of_agents() -> None:
     made = RunConfig(OWN).deployment()
     assert made.agents == 3 and made.algorithm == Adapted(ff.Focus(M=2))
     assert [tuple(p.shape) for p in made.networks.network().parameters()] == [(3, 4), (3,), (2, 3), (2,)]
     assert RunConfig({**OWN, "classes": 0, "labels": "ill,well"}).deployment().classes == 2
-    with pytest.raises(InputError, match="name the network"):
-        RunConfig({k: v for k, v in OWN.items() if k != "model"}).deployment()
     with pytest.raises(InputError, match="agents = 0: expected two or more"):
         RunConfig({k: v for k, v in OWN.items() if k != "agents"}).deployment()
 
@@ -108,23 +107,25 @@ def test_a_model_by_name() -> None:
 def test_own_data_as_words_are_numbered_by_the_runs_list(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("a,b,label\n" + "".join(f"{i},{-i},{'well' if i % 2 else 'ill'}\n" for i in range(10)))
-    training, testing, *_ = read_node_data(path, ("well", "ill"), test=0.3)
+    training, testing = alone(path, labels=("well", "ill"), test=0.3, scale=False)
     assert len(training.y) == 7 and len(testing.y) == 3
     for x, y in (training, testing):
         assert torch.equal(y, (x[:, 0] % 2 == 0).long())  # "ill", the even ones, is class 1 of ("well", "ill")
-    again = read_node_data(path, ("well", "ill"), test=0.3)
+    again = alone(path, labels=("well", "ill"), test=0.3, scale=False)
     assert torch.equal(again[0].x, training.x)
+    by_letter = alone(path, test=0.3, scale=False)
+    assert torch.equal(by_letter.training.y, 1 - training.y)  # nobody names them: ill, well
     with pytest.raises(InputError, match="label 'ill' is a word: name all classes"):
-        read_node_data(path)
+        alone(path, classes=2)
     with pytest.raises(InputError, match="no such folder or file"):
-        read_node_data(tmp_path / "other.csv")
+        alone(tmp_path / "other.csv")
 
 
 def test_own_data_brings_its_test_data_along(tmp_path: Path) -> None:
     x, y = np.eye(4, dtype="float32"), np.array([0, 1, 0, 1])
     np.savez(tmp_path / "data.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
-    training, testing, columns, _ = read_node_data(tmp_path)
-    assert training.y.tolist() == [0, 1, 0, 1] and testing.x.shape == (2, 4) and columns == ""
+    training, testing = alone(tmp_path)
+    assert training.y.tolist() == [0, 1, 0, 1] and torch.equal(testing.x, torch.eye(4)[:2])
 
 
 def test_the_example_app_finds_its_two_clusters() -> None:

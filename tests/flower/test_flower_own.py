@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import focusfl as ff
-from focusfl.data.own.node import read_node_data
+from focusfl.data.own.node import read_own_data
 from focusfl.util.errors import InputError
 
 if not os.environ.get("CI"):
@@ -22,6 +22,7 @@ if not os.environ.get("CI"):
 
 import flwr.app.message.message as flower_message
 from flwr.app import Context, Error, Message, RecordDict
+from helpers.own_data import alone, described
 
 from focusfl.flower import client_app, serve
 from focusfl.flower.apps.client import checked_pair
@@ -86,10 +87,12 @@ def table(path: Path, header: str = "age,pressure,label", rows: Iterable[tuple[o
 
 
 def test_a_column_is_the_same_feature_at_every_node(tmp_path: Path) -> None:
-    a = read_node_data(table(tmp_path / "a.csv"))
-    b = read_node_data(table(tmp_path / "b.csv", "pressure,age,label", [(q, p, y) for p, q, y in ROWS]))
-    assert torch.equal(a.training.x, b.training.x) and torch.equal(a.testing.x, b.testing.x)
-    assert a.columns == b.columns and "age" not in a.columns
+    a = read_own_data(table(tmp_path / "a.csv"))
+    b = read_own_data(table(tmp_path / "b.csv", "pressure,age,label", [(q, p, y) for p, q, y in ROWS]))
+    description = described(a, b)
+    one, other = (node.data(description) for node in (a, b))
+    assert torch.equal(one.training.x, other.training.x) and torch.equal(one.testing.x, other.testing.x)
+    assert description.inputs.columns == ("age", "pressure")
 
 
 def test_a_node_with_other_columns_is_refused_and_their_names_do_not_travel(tmp_path: Path) -> None:
@@ -114,23 +117,25 @@ def test_a_node_that_says_nothing_of_its_columns_is_refused(tmp_path: Path) -> N
 def test_numbers_are_refused_where_the_run_names_its_classes(tmp_path: Path) -> None:
     """1 may stand for either of them."""
     with pytest.raises(InputError, match=r"labels are numbers.*ill, well"):
-        read_node_data(table(tmp_path / "a.csv"), ("ill", "well"))
+        alone(table(tmp_path / "a.csv"), labels=("ill", "well"))
 
 
 def test_whole_numbers_are_amounts_in_regression_alone(tmp_path: Path) -> None:
     whole = table(tmp_path / "whole.csv", rows=[(p, q, -2 * y) for p, q, y in ROWS])
     broken = table(tmp_path / "broken.csv", rows=[(p, q, p + y) for p, q, y in ROWS])
     assert Machines({"classes": 0, "model": "linear:2,1", "train.lr": 0.01}, broken, whole).serve() == [0, 1]
-    with pytest.raises(InputError, match="for regression write"):
-        read_node_data(whole)
+    with pytest.raises(InputError, match="for regression set"):
+        alone(whole)
     pair = ([[1.0], [2.0]], [3, -4]), ([[1.0]], [0.5])
     assert checked_pair(pair, None)[0].y.tolist() == [3.0, -4.0]
     with pytest.raises(InputError, match="label -4 is out of range"):
         checked_pair((pair[0], pair[0]), 4)
 
 
-def test_classes_forgotten_are_not_taken_for_regression(tmp_path: Path) -> None:
-    hall = Machines({"classes": 0}, *(table(tmp_path / f"{e}.csv") for e in range(2)))
+def test_classes_that_nobody_names_are_found_and_amounts_do_not_fit_a_network_for_classes(tmp_path: Path) -> None:
+    places = [table(tmp_path / f"{e}.csv") for e in range(2)]
+    assert Machines({"classes": 0}, *places).serve() == [0, 1]
+    hall = Machines({"classes": 0, "target": "number"}, *places)
     with pytest.raises(TooFewReplies):
         hall.serve()
     assert any("regression needs 1 output" in line for line in hall.said)

@@ -74,7 +74,7 @@ def test_nodes_predict_from_their_own_folder_and_newcomers_from_the_servers(tmp_
         assert [row["prediction"] for row in rows] == expected and [row["id"] for row in rows] == ["1", "2"]
     server = tmp_path / "out" / "runs" / "focus-seed0" / "model"
     content = b"".join(path.read_bytes() for path in server.iterdir())
-    assert b"pressure" not in content and b"diagnosis" in content  # the names of the columns stay at the nodes
+    assert b"pressure" in content and b"diagnosis" in content  # a newcomer's table is read by the same rules
     write_hospital(tmp_path / "newcomer.csv", 3)
     ended = focusfl("assign", server, tmp_path / "newcomer.csv", "--out", tmp_path / "joined", "--name", "gams")
     assert ended.code == 0 and "The newcomer belongs to cluster" in ended.out, ended.err
@@ -83,7 +83,7 @@ def test_nodes_predict_from_their_own_folder_and_newcomers_from_the_servers(tmp_
     assert [row["prediction"] for row in csv.DictReader(ended.out.splitlines())] == ["well", "ill"]
     assert "holds no agent's labels" in focusfl("predict", server, new, "--agent", "0").err
     new.write_text("pressure,weight\n2.5,0\n")
-    assert "are not those that the federation trained on" in focusfl("predict", tmp_path / "joined", new).err
+    assert "no column age" in focusfl("predict", tmp_path / "joined", new).err
     assert "not known" not in focusfl("show", server).err
 
 

@@ -27,11 +27,14 @@ from torch import Tensor
 from focusfl.algorithms import Adapted, adapted, decide_weights
 from focusfl.core import Algorithm, State
 from focusfl.core.train import Train
-from focusfl.data.own.inputs import Inputs, Kind
+from focusfl.data.own.description import Description, Reading
+from focusfl.data.own.inputs import Inputs
 from focusfl.engines import Engine, Replies, Scores, plan
 from focusfl.engines.base import Part
 from focusfl.engines.plan import Ints
+from focusfl.flower.described import described, target_scale
 from focusfl.flower.protocol.course import LATEST, Course
+from focusfl.flower.protocol.description import from_text
 from focusfl.flower.protocol.exchange import Exchange, FalseSum, RoundFailed, TooFewReplies
 from focusfl.flower.protocol.roster import Roster
 from focusfl.flower.protocol.secure_round import require_sums_only, secure_round, secure_validation
@@ -59,23 +62,28 @@ class Deployment:
     """What the server needs to know. The nodes have their data, and the same algorithm, model and settings."""
 
     algorithm: Algorithm
-    model: Model
+    model: Model | None  # None: the default for the nodes' own files
     agents: int  # E
-    classes: int | None  # None: regression
+    classes: int | None  # None: regression, or found from the nodes' own files
     settings: Settings
     out: Path | None = None  # folder of the results
     resume: bool = False
     name: str = "federation"  # name of the data in the report
     labels: tuple[str, ...] = ()  # names of the classes
     label: str = "label"  # name of the nodes' label column
+    reading: Reading | None = None  # how nodes read files of their own
+    hidden: int | None = None  # hidden units of the default network
+    description: str = ""  # how nodes encode their files, once it is known
 
     @staticmethod
     def of(
         algorithm: Algorithm,
-        model: Model,
+        model: Model | None,
         agents: int,
         classes: int | None,
         *,
+        reading: Reading | None = None,
+        hidden: int | None = None,
         settings: Settings | None = None,
         out: Path | None = None,
         resume: bool = False,
@@ -88,9 +96,12 @@ class Deployment:
 
         Args:
             algorithm: The method.
-            model: A function that makes the network (called under the seed), or a torch.nn.Module.
+            model: A function that makes the network (called under the seed), or a torch.nn.Module; None: the
+                default for the nodes' own files.
             agents: Number of agents E.
             classes: Number of classes; None for regression.
+            reading: How nodes read files of their own; None if they load arrays.
+            hidden: Hidden units of the default network; by default 32.
             settings: All other options, as one object.
             out: Folder for results and checkpoints, at the server.
             resume: Continue the run in that folder.
@@ -122,11 +133,19 @@ class Deployment:
                 raise InputError(f"{name}: the nodes decide on validation data; set validation, such as 0.2")
         if resume and out is None:
             raise InputError("resume = true: set out, the folder with the results of the run to resume")
-        return Deployment(algorithm, model, agents, classes, chosen, out, resume, name, labels, label)
+        own = reading, hidden
+        return Deployment(algorithm, model, agents, classes, chosen, out, resume, name, labels, label, *own)
 
     @cached_property
     def networks(self) -> InitialWeights:
+        if self.model is None:
+            raise InputError("model: name the network; only for files of the nodes' own there is a default")
         return InitialWeights(self.model, self.settings.seed)
+
+    @property
+    def data(self) -> Description | None:
+        """How nodes encode their own files, if it is known."""
+        return from_text(self.description) if self.description else None
 
     @property
     def returns(self) -> bool:
@@ -148,6 +167,7 @@ class Deployment:
         same: list[object] = [repr(self.algorithm), repr(s.local), network, self.classes, nonce]
         same += [self.agents, s.T, s.seed, s.fraction, s.secure]
         same += [s.validation, s.patience] if s.validation else []
+        same += [self.description] if self.description else []
         return identity.digest(*same, *[] if s.loss is None else [losses.describe(s.loss)])[:32]
 
 
@@ -157,9 +177,11 @@ class DeploymentEngine(Engine):
     name: ClassVar[str] = "flower"
 
     def __init__(self, deployment: Deployment, grid: Grid, key: str, log: Log = LOGGER.warning) -> None:
-        self.deployment, self.task = deployment, Task(deployment.networks.network(), deployment.classes)
+        target = target_scale(deployment.data, deployment.settings.loss)
+        self.deployment = deployment
+        self.task = Task(deployment.networks.network(), deployment.classes, target=target)
         run_options = deployment.algorithm, deployment.settings, deployment.classes, deployment.agents, key
-        self.exchange = Exchange(Roster(grid, *run_options, log), self.task)
+        self.exchange = Exchange(Roster(grid, *run_options, log, description=deployment.description), self.task)
         self.log, self._waited = log, False
         self._labels: Tensor | None = None
         self._last = -1  # the last round after training, once there was one
@@ -295,6 +317,8 @@ def serve(grid: Grid, deployment: Deployment, log: Log = LOGGER.warning) -> Row:
         FalseSum: If secure sums cannot be those of honest agents, several times.
         Diverged: If a number is no longer finite.
     """
+    _require_free(deployment)
+    deployment = described(deployment, grid, log)
     if deployment.settings.secure:
         server = deployment.algorithm.start(deployment.networks, deployment.agents)
         require_sums_only(deployment.algorithm, server, Task(deployment.networks.network(), deployment.classes))
@@ -305,14 +329,18 @@ def serve(grid: Grid, deployment: Deployment, log: Log = LOGGER.warning) -> Row:
     return _result(deployment, engine, last)
 
 
+def _require_free(deployment: Deployment) -> None:
+    folder = deployment.folder
+    if folder is not None and checkpoint.exists(folder) and not deployment.resume:
+        raise InputError(f"{folder} holds this run: set resume = true to continue it, or out to another folder")
+
+
 def _claim(deployment: Deployment) -> str:
     """Return the key of a new run, or that of the run in the folder, which is resumed."""
     nonce, folder = secrets.token_hex(16), deployment.folder
     if folder is None:
         return deployment.key(nonce)
     stored, nonce_file = checkpoint.exists(folder), folder / "nonce.json"
-    if stored and not deployment.resume:
-        raise InputError(f"{folder} holds this run: set resume = true to continue it, or out to another folder")
     if stored and not nonce_file.exists():
         raise InputError(
             f"{folder} has {checkpoint.NAME} but no {nonce_file.name}, by which the nodes recognise this run: "
@@ -366,18 +394,16 @@ def _result(deployment: Deployment, engine: DeploymentEngine, last: Round) -> Ro
 
 def _save_model(deployment: Deployment, engine: DeploymentEngine, server: State, row: Row, folder: Path) -> None:
     """Write the models that the server holds, with the card; the agents' own part stays at the nodes."""
-    digests = {hello.columns for hello in engine.exchange.roster.hellos.values()}
-    digest = digests.pop() if len(digests) == 1 else ""
-    kind: Kind = "a table" if digest else "arrays"
+    inputs = Inputs("arrays", (), label=deployment.label)
     model = assembled(
         deployment.algorithm,
         engine.task,
-        deployment.model,
+        deployment.networks.model,
         deployment.settings,
         server,
         {},
         agents=(),
-        inputs=Inputs(kind, (), label=deployment.label, columns_digest=digest),
+        inputs=inputs if deployment.data is None else deployment.data.inputs,
         labels=deployment.labels,
         data=deployment.name,
         results=row,

@@ -158,6 +158,11 @@ class Task:
         values = self.loss.each(out.flatten(0, flat), y.flatten(0, flat))
         return torch.unflatten(values, 0, leading)
 
+    @property
+    def loss_unit(self) -> float:
+        """What a loss of scaled targets is multiplied by to be one of the targets themselves: deviation^2."""
+        return 1.0 if self.target is None else self.target.deviation**2
+
     def scaled(self, y: Tensor) -> Tensor:
         """Return targets as the network learns them."""
         return y if self.target is None else (y - self.target.mean) / self.target.deviation

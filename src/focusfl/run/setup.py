@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +15,7 @@ from focusfl.algorithms import Adapted, adapted, with_common_weights
 from focusfl.core import Algorithm, State
 from focusfl.core.tree import repeat, tree_map
 from focusfl.data.federation import Federation
+from focusfl.data.own.moments import target_scale
 from focusfl.engines import Engine, choose
 from focusfl.engines.one_agent import predictor
 from focusfl.fairness import scores
@@ -134,9 +134,8 @@ class Setup:
         """Return the mean and deviation of a regression's targets, if the data ask for scaled targets."""
         if self.fed.classes is not None or not loss.default or not self.fed.recipe.scale_target:
             return None
-        y = self.fed.all_rows.y.double()
-        deviation = float(y.std(correction=0))
-        return TargetScale(float(y.mean()), deviation if math.isfinite(deviation) and deviation > 0 else 1.0)
+        rows = self.fed.all_rows
+        return TargetScale(*target_scale([rows.of(e).y for e in range(self.fed.E)]))
 
     def changed(self, algorithm: Algorithm | None = None, fed: Federation | None = None, **options: Any) -> Setup:
         """Return the same run with another method, other data or other settings."""

@@ -19,6 +19,7 @@ from focusfl.data.own.gather import Gathered, Reading, gather
 from focusfl.data.own.inputs import Inputs
 from focusfl.data.own.labels import MAX_CLASS_LIKE_LABELS, TargetOption, spellings_note
 from focusfl.data.own.layout import expanded, find_agents, read_clusters
+from focusfl.data.own.moments import Moments
 from focusfl.data.own.schema import MissingOption, Schema, listed
 from focusfl.util.errors import Problems, require, require_choice
 from focusfl.util.files import visible
@@ -27,7 +28,6 @@ Names = str | list[str] | tuple[str, ...]
 MAX_UNSCALED = 10.0  # mean or deviation of a feature; the default learning rates suit features of about 1
 FEW_TEST = 10  # test examples of an agent, below which its accuracy says little
 MAX_NOTES = 8  # on files
-TINY = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True)
@@ -210,10 +210,15 @@ def folder(
     x = input_tensors(files.parts, encode)
     training, testing = _split(files, x, list(places), seed, test)
     schema = files.schema
+    scale = schema is not None if scale is None else scale
     if schema is not None:
-        schema, keep = schema.without_constants(training.x.numpy())
+        schema, keep = schema.without_constants((training.x == training.x[0]).all(0).tolist())
         training, testing = (replace(rows, x=rows.x[:, keep]) for rows in (training, testing))
-        schema = schema.with_means(training.x.numpy())
+    moments = None
+    if scale or schema is not None:
+        moments = Moments.of([training.of(e).x.numpy() for e in range(len(places))])
+    if schema is not None and moments is not None:
+        schema = schema.with_means(moments.mean)
         training, testing = _filled(training, schema), _filled(testing, schema)
     classes = None if files.y[0].is_floating_point() else max(2, *(1 + int(labels.max()) for labels in files.y))
     fed = FolderFederation(
@@ -230,7 +235,7 @@ def folder(
         file_notes=_file_notes(files.parts),
         root=root,
     )
-    return _scale(fed) if (schema is not None if scale is None else scale) else fed
+    return _scale(fed, moments) if scale and moments is not None else fed
 
 
 def _names(option: Names) -> tuple[str, ...]:
@@ -265,15 +270,10 @@ def _filled(rows: Rows, schema: Schema) -> Rows:
     return replace(rows, x=torch.from_numpy(schema.filled(rows.x.numpy())))
 
 
-def _scale(fed: FolderFederation) -> FolderFederation:
-    x = fed.training.x.double()  # the square of a tiny or huge number is no float32
-    smallest, constant = x.amin(0), x.amin(0) == x.amax(0)  # rounding can give a constant a tiny deviation
-    mean = torch.where(constant, smallest, x.mean(0)).float()
-    deviation = torch.where(constant, 1, x.std(0, correction=0).clamp_min(TINY)).float()
+def _scale(fed: FolderFederation, moments: Moments) -> FolderFederation:
     assert fed.inputs is not None
-    if fed.inputs.schema is not None:  # 0 and 1 of categories stay as they are
-        amounts = torch.tensor(fed.inputs.schema.amounts)
-        mean, deviation = torch.where(amounts, mean, 0), torch.where(amounts, deviation, 1)
+    amounts = None if fed.inputs.schema is None else fed.inputs.schema.amounts
+    mean, deviation = moments.scaling(fed.inputs.shape, amounts)
     fed = replace(fed, inputs=replace(fed.inputs, mean=mean, deviation=deviation))
     training, testing = (Rows(fed.scaled(rows.x), rows.y, rows.offsets) for rows in (fed.training, fed.testing))
     return replace(fed, training=training, testing=testing)

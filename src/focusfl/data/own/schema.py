@@ -8,7 +8,8 @@ The training files of all agents decide. The first rule that fits a column is ta
     number      numbers, or mostly numbers: then the words among them are errors
     date        all words are dates, such as 2024-01-31, 31.1.2024 or 1/31/2024
     id          words, nearly all different, and the name says so
-    category    words with at most 20 different values, or one for ten cells
+    category    words with at most 20 different values, or one for ten cells, unless a file looks like names:
+                more than 20 words, nearly all different
     id          words, nearly all different
     text        other words
 
@@ -18,9 +19,9 @@ Numbers and categories become features. A category has one feature per value. Al
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,22 +158,19 @@ class Schema:
         where = file.at(i, column.name)
         return InputError(f"{where}: empty, NaN or infinite; fill in or remove such values")
 
-    def with_means(self, x: NDArray[np.float32]) -> Schema:
-        """Return the schema with the mean of each number over the training examples x [n, features]."""
+    def with_means(self, means: NDArray[np.float64]) -> Schema:
+        """Return the schema with the mean of each feature, [features]; those of numbers fill missing cells."""
         columns, k = [], 0
         for column in self.columns:
-            if column.kind == "number":
-                known = x[:, k][~np.isnan(x[:, k])]
-                column = replace(column, mean=float(known.mean(dtype=np.float64)) if len(known) else 0.0)
-            columns.append(column)
+            columns.append(replace(column, mean=float(means[k])) if column.kind == "number" else column)
             k += len(column.features)
         return replace(self, columns=tuple(columns))
 
-    def without_constants(self, x: NDArray[np.float32]) -> tuple[Schema, list[int]]:
+    def without_constants(self, constant: Sequence[bool]) -> tuple[Schema, list[int]]:
         """Leave out numbers that are the same in all training examples: no weight for them could be learned.
 
         Args:
-            x: The training examples, [n, features].
+            constant: Whether each feature is the same in all training examples.
 
         Returns:
             The schema, and the features that are kept; all of them if none would be left.
@@ -181,11 +179,17 @@ class Schema:
         for column in self.columns:
             place = range(k, k + len(column.features))
             k = place.stop
-            number = column.kind == "number" and not column.missing
-            constant = number and bool((x[:, place.start] == x[0, place.start]).all())
-            columns.append(Column(column.name, "constant") if constant else column)
-            keep += [] if constant else place
+            left_out = column.kind == "number" and not column.missing and constant[place.start]
+            columns.append(Column(column.name, "constant") if left_out else column)
+            keep += [] if left_out else place
         return (replace(self, columns=tuple(columns)), keep) if keep else (self, [*range(k)])
+
+    def require_features(self, where: str) -> None:
+        """Raise an InputError if no column becomes a feature."""
+        if not self.features:
+            reasons = ", ".join(f"{c.name} ({LEFT_OUT.get(c.kind, c.kind)})" for c in self.columns)
+            hint = "expected numbers or categories; if the examples are texts, data.text names their column"
+            raise InputError(f"{where}: no column to learn from: {reasons or 'all are dropped'}; {hint}")
 
     def filled(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return features with the mean where a number is missing."""
@@ -249,70 +253,136 @@ def infer(
         InputError: An option names no column, a category has too many values, or no column is left.
     """
     names = files[0].columns
+    require_columns(names, drop, categorical)
+    tables = [file.x for file in files]
+    kept = []
+    for name in (name for name in names if name not in drop):
+        counts = added(Counts.of(table, name) for table in tables)
+        values = {value for table in tables for value in table.values(name)} - {""}
+        kept.append(column_of(name, counts, len(values), values, name in categorical))
+    schema = Schema(tuple(kept), missing)
+    schema.require_features(str(files[0].path))
+    return schema
+
+
+def require_columns(names: Sequence[str], drop: Sequence[str], categorical: Sequence[str]) -> None:
+    """Raise an InputError if an option names no column of the tables."""
     for option, columns in (("drop", drop), ("categorical", categorical)):
         for name in columns:
             if name not in names:
                 raise InputError(f"data.{option}: no column {name!r}: {nearest(name, names)}")
-    tables = [file.x for file in files]
-    kept = [_column(name, tables, name in categorical) for name in names if name not in drop]
-    schema = Schema(tuple(kept), missing)
-    if not schema.features:
-        reasons = ", ".join(f"{c.name} ({LEFT_OUT.get(c.kind, c.kind)})" for c in kept) or "all are dropped"
-        hint = "expected numbers or categories; if the examples are texts, data.text names their column"
-        raise InputError(f"{files[0].path}: no column to learn from: {reasons}; {hint}")
-    return schema
 
 
-def _column(name: str, tables: Sequence[Table], categorical: bool) -> Column:
-    j = tables[0].columns.index(name)
-    numbers = [table.numbers[:, j][~np.isnan(table.numbers[:, j])] for table in tables]
-    words = [list(table.words[j].values()) for table in tables]
-    cells = sum(map(len, numbers)) + sum(map(len, words))
-    missing = cells < sum(map(len, tables))
-    kind: ColumnKind | None = "category" if categorical else _kind_of_numbers(name, numbers, words)
+class Counts(NamedTuple):
+    """What a file says about a column, in numbers that add up over files: over those of several machines, too.
+
+    Attributes:
+        rows: The rows of the file.
+        numbers: The cells that are numbers.
+        words: The cells that are words.
+        fractions: The numbers that are not whole.
+        different_numbers: The different numbers in the file.
+        different_words: The different words in the file.
+        dates: The words that are dates.
+        like_names: 1 if the file has more than 20 words, nearly all different: they may be names of persons.
+    """
+
+    rows: int
+    numbers: int
+    words: int
+    fractions: int
+    different_numbers: int
+    different_words: int
+    dates: int
+    like_names: int
+
+    @property
+    def cells(self) -> int:
+        """The cells that are not missing."""
+        return self.numbers + self.words
+
+    @property
+    def missing(self) -> bool:
+        """Whether a cell is missing."""
+        return self.cells < self.rows
+
+    @staticmethod
+    def of(table: Table, name: str) -> Counts:
+        """Count the cells of one column."""
+        j = table.columns.index(name)
+        numbers, words = table.numbers[:, j], list(table.words[j].values())
+        numbers = numbers[~np.isnan(numbers)]
+        fractions = int((np.floor(numbers) != numbers).sum())
+        different = len(np.unique(numbers)), len({*words})
+        dates = sum(DATE.fullmatch(word) is not None for word in words)
+        like_names = int(len(words) > FEW_VALUES and _differ(different[1], len(words)))
+        return Counts(len(table), len(numbers), len(words), fractions, *different, dates, like_names)
+
+
+def added(counts: Iterable[Counts]) -> Counts:
+    """Return the sum of counts.
+
+    >>> added([Counts(3, 1, 2, 0, 1, 2, 0, 0), Counts(2, 2, 0, 0, 1, 0, 0, 0)]).cells
+    5
+    """
+    return Counts(*map(sum, zip(*counts, strict=True)))
+
+
+def column_of(
+    name: str, counts: Counts, different: int, values: Iterable[str], categorical: bool = False
+) -> Column:
+    """Decide what a column is.
+
+    Args:
+        name: Its name.
+        counts: Its cells, over all training files.
+        different: How many different values it has; at least so many, if that is more than a category may have.
+        values: The values themselves; they are used for a category only.
+        categorical: Whether it is to be a category, whatever its cells are.
+
+    Raises:
+        InputError: A category has too many values.
+    """
+    kind: ColumnKind | None = "category" if categorical else kind_of_numbers(name, counts)
     if kind == "number":
-        return Column(name, kind, missing=missing)
-    if kind not in (None, "category"):
-        return Column(name, kind)
-    values = sorted({value for table in tables for value in table.values(name)} - {""})
-    kind = kind or _kind_of_words(name, words, cells, len(values), missing)
+        return Column(name, kind, missing=counts.missing)
+    kind = kind or kind_of_words(name, counts, different)
     if kind == "category":
-        if len(values) > MAX_VALUES:
+        if different > MAX_VALUES:
             hint = f"at most {MAX_VALUES} are allowed; data.drop leaves the column out"
-            raise InputError(f"column {name!r}: {len(values)} different values; {hint}")
-        return Column(name, kind, missing=missing, values=tuple(values))
+            raise InputError(f"column {name!r}: {different} different values; {hint}")
+        return Column(name, kind, missing=counts.missing, values=tuple(sorted(values)))
     return Column(name, kind)
 
 
-def _kind_of_numbers(
-    name: str, numbers: list[NDArray[np.float64]], words: list[list[str]]
-) -> Literal["constant", "id", "number"] | None:
+def kind_of_numbers(name: str, counts: Counts) -> Literal["constant", "id", "number"] | None:
     """Return what a column of numbers is; None if it is one of words."""
-    n, n_words = sum(map(len, numbers)), sum(map(len, words))
-    if not n and not n_words:
+    if not counts.cells:
         return "constant"
-    if n_words >= n:
+    if counts.words >= counts.numbers:
         return None
-    whole = not n_words and all(bool((np.floor(part) == part).all()) for part in numbers)
-    return "id" if whole and _is_id_name(name) and _differ([len(np.unique(p)) for p in numbers], n) else "number"
+    whole = not counts.words and not counts.fractions
+    differ = _differ(counts.different_numbers, counts.numbers)
+    return "id" if whole and _is_id_name(name) and differ else "number"
 
 
-def _kind_of_words(name: str, words: list[list[str]], cells: int, values: int, missing: bool) -> ColumnKind:
-    if values == 1 and not missing:
+def kind_of_words(name: str, counts: Counts, values: int) -> ColumnKind:
+    """Return what a column of words with so many different values is."""
+    if values == 1 and not counts.missing:
         return "constant"
-    if all(DATE.fullmatch(word) for part in words for word in part) and sum(map(len, words)) == cells:
+    if counts.dates == counts.cells:
         return "date"
-    differ = _differ([len({*part}) for part in words], cells)
+    differ = _differ(counts.different_words, counts.cells)
     if differ and _is_id_name(name):
         return "id"
-    if values <= min(max(FEW_VALUES, cells / CELLS_PER_VALUE), MAX_VALUES):
+    if not counts.like_names and values <= min(max(FEW_VALUES, counts.cells / CELLS_PER_VALUE), MAX_VALUES):
         return "category"
     return "id" if differ else "text"
 
 
-def _differ(different: list[int], cells: int) -> bool:
+def _differ(different: int, cells: int) -> bool:
     """Whether nearly all cells of a column differ from the others in their file."""
-    return sum(different) >= DIFFERENT * cells
+    return different >= DIFFERENT * cells
 
 
 def _is_id_name(name: str) -> bool:

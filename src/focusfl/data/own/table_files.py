@@ -16,7 +16,7 @@ import numpy as np
 
 from focusfl.data.own.contents import MAX_MB, FileContents, optional_package, require_size, with_inputs
 from focusfl.data.own.csv_files import csv_format, csv_rows
-from focusfl.data.own.numbers import is_number, parse_cell, parse_number
+from focusfl.data.own.numbers import is_number, parse_number
 from focusfl.data.own.table import Table, cell_value
 from focusfl.util.errors import InputError, Problems, nearest
 
@@ -183,19 +183,3 @@ def only_alike(name: str, names: Sequence[str]) -> str:
 def simplified(name: str) -> str:
     """Return a name without capital letters, blanks, - and _."""
     return re.sub(r"[\s_-]+", "", name).casefold()
-
-
-def numbers_only(contents: FileContents, text: str = "") -> FileContents:
-    """Return a table with x [n, columns] as numbers; refuse words and missing cells. Other contents stay.
-
-    Args:
-        contents: What was read.
-        text: The option data.text, for the message.
-    """
-    if contents.kind != "a table":
-        return contents
-    words = [(min(column), j) for j, column in enumerate(contents.x.words) if column]
-    if words:
-        i, j = min(words)
-        parse_cell(contents.x.words[j][i], contents.at(i, contents.columns[j]), text)
-    return with_inputs(contents, contents.x.numbers)

@@ -21,12 +21,16 @@ from focusfl.core import Algorithm
 from focusfl.data import DATA
 from focusfl.data.federation import Federation, Recipe, own_recipe
 from focusfl.data.own.contents import MAX_MB
-from focusfl.data.own.node import read_node_data
+from focusfl.data.own.description import Description, Reading
+from focusfl.data.own.inputs import Inputs, columns_digest
+from focusfl.data.own.node import OwnData, read_own_data
 from focusfl.fairness.scores import BUILT_IN
 from focusfl.flower.apps.client import checked_pair
 from focusfl.flower.apps.server import server_app
 from focusfl.flower.deployment import Deployment
+from focusfl.flower.described import network, target_scale
 from focusfl.flower.protocol.node import Job, client, number
+from focusfl.flower.protocol.own_node import OwnJob
 from focusfl.flower.protocol.wire import Refused
 from focusfl.run.experiment import Experiment
 from focusfl.run.settings import Settings
@@ -47,6 +51,12 @@ KEYS: dict[str, Any] = {
     "labels": "",
     "label": "label",
     "text": "text",
+    "scale": "auto",
+    "drop": "",
+    "categorical": "",
+    "missing": "impute",
+    "target": "auto",
+    "hidden": 32,
     "loss": "",
     "metrics": "",
     "test": 0.2,
@@ -59,12 +69,18 @@ KEYS: dict[str, Any] = {
 """Keys of the run configuration and their defaults; 0, -1 and "" stand for the data set's default."""
 
 
+READING = ("label", "text", "test", "scale", "drop", "categorical", "missing", "target", "hidden")
+
+
 class RunConfig:
     """A checked run configuration. Options of data, training and methods: `data.name`, `train.lr`, `focus.M`."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         for key in {k.partition(".")[0] for k in config} & {"joins", "leaves"}:
             raise InputError(f"{key}: the connected nodes take part in this run; start and stop nodes instead")
+        if not config.get("data.name"):  # options of the nodes' files are called the same as on one machine
+            own = {key: config[f"data.{key}"] for key in READING if f"data.{key}" in config}
+            config = {k: v for k, v in config.items() if k.removeprefix("data.") not in own} | own
         self.flat = {k: v for k, v in config.items() if "." not in k}
         for key in self.flat.keys() - KEYS.keys():
             raise InputError(f"{key}: {nearest(key, KEYS)}")
@@ -125,12 +141,26 @@ class RunConfig:
         return Settings(rounds=rounds, train=train, bayes=self["best"], **options).updated(self.recipe)
 
     @property
-    def model(self) -> Callable[[], nn.Module]:
-        if self["model"]:
-            return parse_model(self["model"])
-        if self.recipe.model is None:
-            raise InputError('model: the nodes bring their own data, so name the network: model = "mlp:64,32,10"')
-        return self.recipe.model
+    def model(self) -> Callable[[], nn.Module] | None:
+        """What makes the network; None: the default for the nodes' own files."""
+        return parse_model(self["model"]) if self["model"] else self.recipe.model
+
+    @property
+    def hidden(self) -> int:
+        require("hidden", self["hidden"], self["hidden"] >= 0, "0 or more")
+        return int(self["hidden"])
+
+    @property
+    def reading(self) -> Reading | None:
+        """How nodes read files of their own; None if the run names a data set."""
+        if self.named:
+            return None
+        scale = {"auto": None, "true": True, "false": False}
+        chosen = str(self.flat.get("scale", "auto")).lower()
+        require_choice("scale", chosen, scale)
+        options: dict[str, Any] = {key: tuple(self.words(key)) for key in ("drop", "categorical", "labels")}
+        options |= {key: self[key] for key in ("label", "text", "seed", "test", "missing", "target")}
+        return Reading(**options, scale=scale[chosen], classes=self.classes)
 
     @property
     def classes(self) -> int | None:
@@ -158,23 +188,36 @@ class RunConfig:
         algorithm = decide_weights(algorithm, by_n=self.named and not self.recipe.own)  # as on one machine
         return adapted(algorithm, by_default=self.recipe.adapt and bool(self.settings.validation))
 
-    def job(self, context: Context) -> Job:
+    def job(self, context: Context) -> Job | OwnJob:
         """Return the job of the node with this context."""
-        e, columns, classes, inputs = number(context), "", self.classes, None
-        if "data" in context.node_config:
-            path, names = str(context.node_config["data"]), (self["label"], self["text"])
+        e, reading = number(context), self.reading
+        if "data" in context.node_config and reading is not None:
             max_mb = int(context.node_config.get("max-mb", MAX_MB))  # the node's own limit, not the server's
-            data = read_node_data(
-                path, self.labels, str(e), self["seed"], self["test"], *names, classes is None, max_mb
-            )
-            pair, columns, inputs = (data.training, data.testing), data.columns, data.inputs
-        elif self.fed is not None and e < self.fed.E:
-            pair = self.fed.training.of(e), self.fed.testing.of(e)
-        else:
+            own = read_own_data(str(context.node_config["data"]), str(e), reading, max_mb)
+            return OwnJob(own, self.algorithm, self.settings, partial(self._own_job, own))
+        if self.fed is None or e >= self.fed.E:
             raise Refused(f"agent {e} has no data: name its folder with --node-config 'data=\"...\"'")
-        training, testing = checked_pair(pair, classes)
-        run = self.algorithm, self.model, self.settings, training, testing, classes
-        return Job(*run, columns=columns, inputs=inputs, labels=tuple(self.labels))
+        pair = checked_pair((self.fed.training.of(e), self.fed.testing.of(e)), self.classes)
+        model = network(self.model, Description(Inputs.of(self.fed), self.classes), self.hidden)
+        return Job(self.algorithm, model, self.settings, *pair, self.classes, labels=tuple(self.labels))
+
+    def _own_job(self, own: OwnData, description: Description) -> Job:
+        """Return the job of a node with files of its own, once it is known how they are encoded."""
+        inputs, classes = description.inputs, description.classes
+        training, testing = checked_pair(own.data(description), classes)
+        model = network(self.model, description, self.hidden)
+        return Job(
+            self.algorithm,
+            model,
+            self.settings,
+            training,
+            testing,
+            classes,
+            columns=columns_digest(sorted(own.form.columns)) if own.form.columns else "",
+            inputs=replace(inputs, shape=tuple(training.x.shape[1:])),
+            labels=description.labels,
+            target=target_scale(description, self.settings.loss),
+        )
 
     def deployment(self) -> Deployment:
         """Return what the server runs."""
@@ -191,6 +234,8 @@ class RunConfig:
             name=self.fed.name if self.fed is not None else "federation",
             labels=tuple(self.labels),
             label=self["label"],
+            reading=self.reading,
+            hidden=self.hidden,
         )
 
 

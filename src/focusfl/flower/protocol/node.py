@@ -1,5 +1,6 @@
 """A node: it answers the server's messages, using its own data. Only what is in a reply leaves the node.
 
+describe   with files of its own: add up what all nodes must know to encode them (own_node.py)
 enroll     report which agent it is, and take its first state
 train      take the K local steps of a round; in a secure run in five stages, with a masked upload
 evaluate   send only numbers: loss, accuracy, metrics and label; keep this node's own predictor in its folder
@@ -35,6 +36,7 @@ from focusfl.fairness.constant import constant_scores
 from focusfl.flower.protocol import secure_round
 from focusfl.flower.protocol.course import Course
 from focusfl.flower.protocol.memory import Memory
+from focusfl.flower.protocol.own_node import OwnJob, OwnNode, privately, require_secure, told_description
 from focusfl.flower.protocol.roster import run_signature
 from focusfl.flower.protocol.wire import Refused, to_arrays, to_tree
 from focusfl.flower.secure_sums import fixed_point
@@ -50,7 +52,7 @@ LOGGER = logging.getLogger("focusfl")
 STAGES = ("keys", "shares", "masked", "agree", "reveal")  # the stages of a secure sum
 MIN_RATE = 4.0**-MAX_EXPLOSIONS
 MAX_JOBS = 32  # per process: a worker of a simulation runs many nodes
-_JOBS: OrderedDict[tuple[str, int, str], Job] = OrderedDict()  # by app, run and configuration
+_JOBS: OrderedDict[tuple[object, ...], Job | OwnJob] = OrderedDict()  # by app, run and configuration
 
 
 class LostState(Refused):
@@ -77,6 +79,7 @@ class Job:
     columns: str = ""  # digest of a table's column names, which must be the same at all nodes
     inputs: Inputs | None = None  # the form of an example; by default an array of the training data's shape
     labels: tuple[str, ...] = ()  # the names of the classes, if they have names
+    description: str = ""  # how this node encodes its own data, if it was told
     tasks: dict[int, Task] = field(default_factory=dict)  # the network with its loss, by seed
     splits: dict[int, tuple[Data, Data | None]] = field(default_factory=dict)  # training and validation, by seed
 
@@ -89,22 +92,38 @@ class Job:
         return self.splits[seed]
 
 
-def client(make_job: Callable[[Context], Job]) -> ClientApp:
+def client(make_job: Callable[[Context], Job | OwnJob]) -> ClientApp:
     """Return the ClientApp. `make_job` is called once per run and process."""
     app, name = ClientApp(), uuid.uuid4().hex
 
-    def node(message: Message, context: Context) -> Node:
-        number(context)  # first of all, refuse a node without a number
+    def any_node(message: Message, context: Context) -> Node | OwnNode:
+        e = number(context)  # first of all, refuse a node without a number
         key = name, context.run_id, f"{sorted(context.node_config.items())} {sorted(context.run_config.items())}"
-        if key not in _JOBS:
-            _JOBS[key] = _make_job_privately(make_job, context)
-            while len(_JOBS) > MAX_JOBS:
-                _JOBS.popitem(last=False)
-        return Node(_JOBS[key], message, context)
+        job = _stored(key, lambda: make_job(context))
+        if isinstance(job, OwnJob):
+            own, text = job, told_description(message.content)
+            if text is None:
+                return OwnNode(own, e, message, context)
+            job = _stored((*key, text), lambda: own.job(text))
+            assert isinstance(job, Job)
+        return Node(job, message, context)
+
+    def node(message: Message, context: Context) -> Node:
+        found = any_node(message, context)
+        if not isinstance(found, Node):
+            raise Refused("this node was not told how to encode its data")
+        return found
 
     @app.query("enroll")
     def _(message: Message, context: Context) -> Message:
-        return Message(node(message, context).enroll(), reply_to=message)
+        return Message(any_node(message, context).enroll(), reply_to=message)
+
+    @app.query("describe")
+    def _(message: Message, context: Context) -> Message:
+        found = any_node(message, context)
+        if not isinstance(found, OwnNode):
+            raise Refused("this node's data are not tables or files that it reads itself")
+        return Message(found.describe(), reply_to=message)
 
     @app.train()
     def _(message: Message, context: Context) -> Message:
@@ -114,7 +133,7 @@ def client(make_job: Callable[[Context], Job]) -> ClientApp:
 
         @app.train(stage)
         def _(message: Message, context: Context, stage: str = stage) -> Message:
-            return Message(node(message, context).masked(stage, context), reply_to=message)
+            return Message(any_node(message, context).masked(stage, context), reply_to=message)
 
     @app.evaluate()
     def _(message: Message, context: Context) -> Message:
@@ -131,18 +150,13 @@ def client(make_job: Callable[[Context], Job]) -> ClientApp:
     return app
 
 
-def _make_job_privately(make_job: Callable[[Context], Job], context: Context) -> Job:
-    """Make the job; write errors to this node's log only.
-
-    Flower sends the server what a ClientApp raises, and a message about data may quote a cell or a label.
-    """
-    try:
-        return make_job(context)
-    except Refused:  # its message contains no data
-        raise
-    except Exception:
-        LOGGER.exception("this node's data cannot be used")
-    raise Refused("this node's data cannot be used; its own log says why")
+def _stored(key: tuple[object, ...], make: Callable[[], Job | OwnJob]) -> Job | OwnJob:
+    """Return the job of this key, which is made the first time."""
+    if key not in _JOBS:
+        _JOBS[key] = privately(make)
+        while len(_JOBS) > MAX_JOBS:
+            _JOBS.popitem(last=False)
+    return _JOBS[key]
 
 
 class Node:
@@ -150,8 +164,7 @@ class Node:
 
     def __init__(self, job: Job, message: Message, context: Context) -> None:
         self.job, self.content, self.e = job, message.content, number(context)
-        if context.node_config.get("secure", False) and not job.settings.secure:
-            raise Refused("this node takes part in secure runs only (secure in its node configuration)")
+        require_secure(context, job.settings)
         ask = self.content.config_records["ask"]
         self.t, self.rounds, self.seed = (int(str(ask[name])) for name in ("t", "rounds", "seed"))
         self.begin = bool(ask.get("begin", False))
@@ -210,7 +223,7 @@ class Node:
             except OwnTrainingDiverged:
                 return RecordDict({"diverged": ConfigRecord()})
             ask = self.memory.key, self.t, self.rounds, self.seed, self.part, *self.course
-            about = secure_round.round_digest(job.algorithm, job.settings, ask, view)
+            about = secure_round.round_digest(job.algorithm, job.settings, ask, view, job.description)
         return secure_round.reply(stage, self.e, self.content, context, values, about)
 
     def _summands(self, view: State) -> State:
@@ -234,7 +247,8 @@ class Node:
         if self.validation is not None and len(self.validation.y):
             view = to_tree(self.content, "view")
             means, _ = self._means(*self._predict(self.job.algorithm, view, self._state(view), self.validation))
-            found = {"loss": means.loss[0], "agents": torch.tensor(1.0)}
+            unit = self.task.loss_unit if self.job.settings.secure else 1.0  # a masked number must not be large
+            found = {"loss": means.loss[0] / unit, "agents": torch.tensor(1.0)}
         _require_moderate(found)
         return found
 

@@ -30,7 +30,8 @@ class Hello(NamedTuple):
     """What a node says when it enrolls."""
 
     agent: int
-    columns: str  # a digest of its column names, which stay at the node
+    columns: str  # a digest of its column names; before the data are described, the form of its files
+    order: tuple[int, ...] = ()  # before the data are described: the order of its columns
 
 
 def run_signature(algorithm: Algorithm, settings: Settings) -> str:
@@ -57,6 +58,7 @@ class Roster:
     hellos: dict[int, Hello] = field(default_factory=dict)  # by node id, of nodes that fit but for their columns
     named_as_large: set[int] = field(default_factory=set)  # agents that say they have most of the examples
     examples: dict[int, int] = field(default_factory=dict)  # agent: the training examples it enrolled with
+    description: str = ""  # how nodes encode data of their own, which they are told in every message
 
     def gather(self, t: int, first_state: State, begin: bool, wait: float = 60.0) -> None:
         """Enroll new nodes; return when all E agents are connected or `wait` seconds have passed."""
@@ -143,7 +145,9 @@ class Roster:
             raise Refused(f"its columns are {str(columns)[:40]!r}, not a digest of their names")
         if n != self.examples.get(e, n):
             self.log(f"agent {e} now has {n} training examples; it had {self.examples[e]}")
-        self.examples[e], self.hellos[node] = n, Hello(e, columns)
+        order = hello.get("order")
+        places = tuple(int(j) for j in order if isinstance(j, int)) if isinstance(order, list) else ()
+        self.examples[e], self.hellos[node] = n, Hello(e, columns, places)
         if hello.get("starts_over") is True and t > 0:
             self.log(f"agent {e} joins late, or has lost its state: it starts over")
 
@@ -161,6 +165,8 @@ class Roster:
         ask |= {"begin": begin} | ({} if part == "test" else {"part": part})
         ask |= self.course.fields()
         content = RecordDict({**(records or {}), "ask": ConfigRecord(ask)})
+        if self.description:
+            content["description"] = ConfigRecord({"json": self.description})
         return Message(content, node, kind, ttl=max(self.settings.timeout, FIRST_REPLY_TIMEOUT) + 60)
 
     def send(self, messages: dict[int, Message], timeout: float) -> dict[int, RecordDict | str]:

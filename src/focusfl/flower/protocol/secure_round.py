@@ -8,11 +8,11 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from torch import Tensor
 
 from focusfl.core import Algorithm, State, Upload
@@ -23,9 +23,10 @@ from focusfl.engines.plan import Ints
 from focusfl.flower.protocol.course import LATEST
 from focusfl.flower.protocol.exchange import DIVERGED, VALIDATION, Exchange, FalseSum, TooFewReplies
 from focusfl.flower.protocol.expected import expected
-from focusfl.flower.protocol.roster import one_line, run_signature
+from focusfl.flower.protocol.roster import Roster, one_line, run_signature
 from focusfl.flower.protocol.wire import Refused, checked_array, known_records
 from focusfl.flower.secure_sums import node
+from focusfl.flower.secure_sums.fixed_point import Floats
 from focusfl.flower.secure_sums.identity import Anyone, Authority, NodeSetup
 from focusfl.flower.secure_sums.messages import Record, SecureSumFailed
 from focusfl.flower.secure_sums.server import SecureSum
@@ -34,6 +35,7 @@ from focusfl.run.settings import Settings, majority
 from focusfl.util.errors import InputError, require
 
 LOGGER = logging.getLogger("focusfl")
+T = TypeVar("T")
 SIZES = "sizes"  # beside the sums: a histogram of the lengths of updates (engines/audit.py)
 SECRET, SIGNING = "focusfl.secret", "focusfl.signing"
 AUTHORITY = "FOCUSFL_AUTHORITY"  # at the server: path of the authority's certificate, set by start-superlink.sh
@@ -77,7 +79,7 @@ def secure_validation(exchange: Exchange, server: State, agents: Ints) -> tuple[
         raise FalseSum(f"validation: the losses of agents {answered} count {count:g} times: one of them lies")
     if total < -ZERO_BELOW and not own_loss:
         raise FalseSum(f"validation: the losses of agents {answered} add up to {total:g}: one of them lies")
-    return total / round(count) if round(count) else None, tuple(answered)
+    return total / round(count) * exchange.task.loss_unit if round(count) else None, tuple(answered)
 
 
 class Ask(NamedTuple):
@@ -105,19 +107,45 @@ def _sum(exchange: Exchange, server: State, ask: Ask, cohort: Ints) -> Sums:
     An agent that fails on the way is left out; with too few agents there is no sum. If agents' wrong shares are the
     reason, the sum is repeated without them.
     """
+    return without_culprits(
+        lambda excluded, dropped: _attempt(exchange, server, ask, cohort, excluded, dropped),
+        ask.what,
+        exchange.roster.log,
+        exchange.divergence,
+    )
+
+
+def without_culprits(
+    attempt: Callable[[dict[int, str], dict[int, str]], T],
+    what: str,
+    log: Callable[[str], None],
+    divergence: Callable[[str, list[int]], Exception] | None = None,
+) -> T:
+    """Try a secure sum until no agent spoils it.
+
+    Args:
+        attempt: Is told which agents are excluded, and why; adds those that fail to its second argument.
+        what: What is summed, for messages.
+        log: Takes what happened.
+        divergence: Makes the error if there is no sum because the training of these agents diverged.
+
+    Raises:
+        TooFewReplies: If there is no sum, and nobody new is to blame.
+    """
     culprits: dict[int, str] = {}
     while True:
         dropped: dict[int, str] = {}
         try:
-            return _attempt(exchange, server, ask, cohort, culprits, dropped)
+            return attempt(culprits, dropped)
         except SecureSumFailed as why:
             new = {e: one_line(reason) for e, reason in why.culprits.items() if e not in culprits}
             if not new:
-                if diverged := [e for e, reason in dropped.items() if reason == DIVERGED]:
-                    raise exchange.divergence(ask.what, diverged) from why
-                raise TooFewReplies(f"{ask.what}: {why}") from why
+                diverged = [e for e, reason in dropped.items() if reason == DIVERGED]
+                if diverged and divergence is not None:
+                    raise divergence(what, diverged) from why
+                raise TooFewReplies(f"{what}: {why}") from why
             culprits |= new
-            exchange.roster.log(one_line(f"{ask.what}: {why}; trying again without agents {sorted(new)}"))
+            log(one_line(f"{what}: {why}; trying again without agents {sorted(new)}"))
 
 
 def _attempt(
@@ -136,26 +164,67 @@ def _attempt(
     expected_sums = dict(ask.sums)
     view = roster.algorithm.downlink(server, torch.tensor(0))
     said = roster.key, t, settings.T, settings.seed, ask.part, *roster.course
-    about = round_digest(roster.algorithm, settings, said, view)
+    about = round_digest(roster.algorithm, settings, said, view, roster.description)
     shapes = {k: tuple(v.shape) for k, v in expected_sums.items()}
-    sums = SecureSum(shapes, settings.minimum or majority(len(cohort)), about, _server_trusts())
-    dropped.update({e: "it is not connected" for e in cohort.tolist() if e not in roster.nodes} | excluded)
+    sums = SecureSum(shapes, settings.minimum or majority(len(cohort)), about, server_trusts())
+    dropped.update(excluded)
+    total, noticed = masked_sum(
+        roster,
+        sums,
+        cohort.tolist(),
+        lambda agents: exchange.messages("train.masked", server, t, np.array(agents), ask.part),
+        dropped,
+        ask.what,
+        t,
+    )
+    rounded = {k: v if v.ndim > 1 else np.where(np.abs(v) < ZERO_BELOW, 0, v) for k, v in total.items()}
+    add = {k: torch.from_numpy(v).to(expected_sums[k].dtype) for k, v in rounded.items()}
+    return add, sorted(sums.answered), noticed
+
+
+def masked_sum(
+    roster: Roster,
+    sums: SecureSum,
+    agents: list[int],
+    messages_of: Callable[[list[int]], dict[int, Message]],
+    dropped: dict[int, str],
+    what: str,
+    t: int = 0,
+) -> tuple[dict[str, Floats], dict[int, str]]:
+    """Run the five stages of a secure sum over Flower.
+
+    Args:
+        roster: The nodes.
+        sums: The sum, at its first stage.
+        agents: The agents that are asked.
+        messages_of: Makes the messages that ask these agents for their masked numbers.
+        dropped: Agents that are left out, and why; those that fail are added, also if there is no sum.
+        what: What is summed, for the log.
+        t: The round.
+
+    Returns:
+        The sum, and why agents were left out of it or were noticed.
+
+    Raises:
+        SecureSumFailed: If there is no sum.
+    """
+    dropped.update({e: "it is not connected" for e in agents if e not in roster.nodes and e not in dropped})
 
     def stage(
         kind: str,
-        agents: Iterable[int],
+        asked: Iterable[int],
         request: Callable[[int], Record],
         receive: Callable[[int, RecordDict], None],
     ) -> None:
         """Send the messages of one stage, and process the replies agent by agent."""
-        receivers = sorted(agents)
+        receivers = sorted(asked)
         if kind == "masked":
-            messages = exchange.messages("train.masked", server, t, np.array(receivers), ask.part)
+            messages = messages_of(receivers)
         else:
             messages = {e: roster.message(f"train.{kind}", roster.nodes[e], t) for e in receivers}
         for e, message in messages.items():
             message.content["secure"] = ConfigRecord(dict(request(e)))
-        for e, reply in roster.send(messages, settings.timeout).items():
+        for e, reply in roster.send(messages, roster.settings.timeout).items():
             try:
                 if isinstance(reply, str):
                     raise InputError(reply)
@@ -169,12 +238,12 @@ def _attempt(
                 dropped.setdefault(e, one_line(f"{kind}: {why}"))
 
     try:
-        connected = [e for e in cohort.tolist() if e not in dropped]
+        connected = [e for e in agents if e not in dropped]
         keys, inbox = sums.advertise_keys_request(), sums.masked_input_request
         stage("keys", connected, lambda _: keys, lambda e, r: sums.receive_keys(e, _record(r)))
         shares = sums.share_keys_request()
         stage("shares", sums.advertised, lambda _: shares, lambda e, r: sums.receive_shares(e, _record(r)))
-        stage("masked", sums.shares, inbox, lambda e, r: sums.receive_masked_input(e, _arrays(r, expected_sums)))
+        stage("masked", sums.shares, inbox, lambda e, r: sums.receive_masked_input(e, _arrays(r, sums.shapes)))
         votes = sums.consistency_request()
         stage("agree", sums.answered, lambda _: votes, lambda e, r: sums.receive_consistency(e, _record(r)))
         opening = sums.unmasking_request()
@@ -186,11 +255,10 @@ def _attempt(
             e: f"{one_line(why)}; others' shares were used, and its upload is in the sum"
             for e, why in sums.liars.items()
         }
-        exchange.log(f"{ask.what}: left out", left_out)
-        exchange.log(f"{ask.what}: noticed", liars)
-    rounded = {k: v if v.ndim > 1 else np.where(np.abs(v) < ZERO_BELOW, 0, v) for k, v in total.items()}
-    add = {k: torch.from_numpy(v).to(expected_sums[k].dtype) for k, v in rounded.items()}
-    return add, sorted(sums.answered), left_out | liars
+        for about, agents_named in (("left out", left_out), ("noticed", liars)):
+            for e, why in sorted(agents_named.items()):
+                roster.log(f"{what}: {about}: agent {e}: {why}")
+    return total, left_out | liars
 
 
 def _require_honest(exchange: Exchange, server: State, t: int, add: dict[str, Tensor], agents: list[int]) -> None:
@@ -253,13 +321,17 @@ def node_setup(e: int, context: Context) -> NodeSetup:
     return me
 
 
-def round_digest(algorithm: Algorithm, settings: Settings, ask: tuple[Any, ...], view: State) -> bytes:
+def round_digest(
+    algorithm: Algorithm, settings: Settings, ask: tuple[Any, ...], view: State, description: str = ""
+) -> bytes:
     """Return the hash of what an upload is computed from besides the data: method, options, round and models.
 
     It goes into the masks, so that a node's numbers add up only with those of nodes that were sent the same.
-    `ask` is the run's key, the round, the number of rounds, the seed, the part and the course.
+    `ask` is the run's key, the round, the number of rounds, the seed, the part and the course; `description` is how
+    nodes encode files of their own.
     """
-    found = hashlib.sha256(repr((run_signature(algorithm, settings), *ask)).encode())
+    told = (description,) if description else ()
+    found = hashlib.sha256(repr((run_signature(algorithm, settings), *ask, *told)).encode())
     for name, tensor in sorted(flatten(view).items()):
         v = tensor.detach().cpu().contiguous()
         found.update(repr((name, str(v.dtype), tuple(v.shape))).encode() + b"\0")
@@ -267,7 +339,7 @@ def round_digest(algorithm: Algorithm, settings: Settings, ask: tuple[Any, ...],
     return found.digest()
 
 
-def _server_trusts() -> Anyone:
+def server_trusts() -> Anyone:
     path = os.environ.get(AUTHORITY)
     return Authority.load(Path(path)) if path else Anyone()
 
@@ -277,9 +349,9 @@ def _record(content: RecordDict) -> dict[str, Any]:
     return dict(content.config_records.get("secure", ConfigRecord()))
 
 
-def _arrays(content: RecordDict, like: dict[str, Tensor]) -> dict[str, Any]:
+def _arrays(content: RecordDict, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     known_records(content, "masked")
     record = content.array_records.get("masked", ArrayRecord())
-    if set(record) != set(like):
+    if set(record) != set(shapes):
         raise InputError("its masked upload has other tensors than this round's")
-    return {k: checked_array(k, record[k], tuple(v.shape), "uint64") for k, v in like.items()}
+    return {k: checked_array(k, record[k], shape, "uint64") for k, shape in shapes.items()}
