@@ -6,6 +6,7 @@ import torch
 
 import focusfl as ff
 from focusfl.run.early_stopping import LEAST_GAIN, WAIT, EarlyStopping
+from focusfl.util.errors import Diverged
 
 STATE = {"w": torch.zeros(1)}
 
@@ -66,7 +67,7 @@ def test_features_of_any_scale_train_without_diverging(classes, seed):
 
 def test_a_rate_that_diverges_is_taken_back():
     fed = tables(np.full(4, 1e3), 0, False)
-    with pytest.raises(ff.Diverged):
+    with pytest.raises(Diverged):
         ff.fit(ff.FedAvg(), fed, rounds=5, train=ff.Train(lr=0.1), model="linear", bayes="none")
     auto = ff.fit(
         ff.FedAvg(),
@@ -93,13 +94,16 @@ def test_a_regression_is_trained_on_scaled_targets_and_tells_its_own_units():
 
 def test_groups_are_those_that_help_on_validation_data():
     """One kind of agents with few noisy examples: whatever the updates look like, one group remains."""
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(0)
     agents = [(x, (x[:, 0] + rng.normal(size=24) > 0).astype(int)) for x in rng.normal(size=(8, 24, 6))]
     fed = ff.Federation.from_agents(agents, test=0.3)
     assert ff.fit(ff.Focus(adapt=False), fed, bayes="none").clusters.unique().numel() == 1
-    half = [
-        (x, y ^ (e >= 4))
-        for e, (x, y) in enumerate(((x, (x[:, 0] > 0).astype(int)) for x in rng.normal(size=(8, 60, 6))))
-    ]
-    two = ff.Federation.from_agents(half, test=0.3)
-    assert ff.fit(ff.Focus(adapt=False), two, bayes="none").clusters.tolist() == [0] * 4 + [1] * 4
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_groups_are_found_whatever_the_optimiser(seed):
+    """Updates of Adam say little: with them, these eight agents of two opposite kinds looked alike."""
+    x = np.random.default_rng(seed).normal(size=(8, 60, 6))
+    fed = ff.Federation.from_agents([(xe, (xe[:, 0] > 0) ^ (e >= 4)) for e, xe in enumerate(x)], test=0.3)
+    clusters = ff.fit(ff.Focus(adapt=False), fed, rounds=20, seed=seed, bayes="none").clusters.tolist()
+    assert len({*clusters[:4]}) == len({*clusters[4:]}) == 1 and clusters[0] != clusters[4]

@@ -71,6 +71,7 @@ class Recipe:
         adapt: Whether the agents of FOCUS adapt the shared model to their own data after the last round.
         scale_target: Whether a regression is trained on targets of mean 0 and deviation 1. Predictions and losses
             are in the target's own units all the same.
+        scale_features: Whether the run scales features to mean 0 and deviation 1; predictions take raw ones.
         own: Whether it is a user's own data: then methods with an option `weight_by_n` give all agents the same
             weight if it is not set, and tables of a regression show errors in the target's own units.
 
@@ -86,6 +87,7 @@ class Recipe:
     patience: int | None = None
     adapt: bool = False
     scale_target: bool = False
+    scale_features: bool = False
     own: bool = False
 
     def without_aids(self) -> Recipe:
@@ -341,7 +343,7 @@ class Federation:
         if model is None and not tokens:
             recipe = replace(recipe, model=default_model(data[0].x[0].numel(), number))
             if train is None and data[0].x.dim() == 2:
-                recipe = own_recipe(data[0].x[0].numel(), number)
+                recipe = replace(own_recipe(data[0].x[0].numel(), number), scale_features=True)
         return cls(
             name=name,
             training=Rows.join(data),

@@ -15,7 +15,8 @@ from focusfl.algorithms import Adapted, adapted, with_common_weights
 from focusfl.core import Algorithm, State
 from focusfl.core.tree import repeat, tree_map
 from focusfl.data.federation import Federation
-from focusfl.data.own.moments import target_scale
+from focusfl.data.own.inputs import Inputs
+from focusfl.data.own.moments import Moments, target_scale
 from focusfl.engines import Engine, choose
 from focusfl.engines.one_agent import predictor
 from focusfl.fairness import scores
@@ -40,6 +41,7 @@ class Setup:
     fed: Federation
     model: Model
     settings: Settings  # with rounds and options of local training
+    inputs: Inputs | None = None  # the form of an example, if the run scales its features itself
 
     E: int = field(init=False)
     networks: InitialWeights = field(init=False, repr=False)
@@ -95,6 +97,9 @@ class Setup:
         if not losses.resolve(chosen.loss, fed.classes, fed.multi_label).default:
             fed = replace(fed, bayes=None)  # known for the default loss only
         fed = fed.with_validation(chosen.validation, chosen.seed)
+        inputs = None
+        if fed.recipe.scale_features:
+            fed, inputs = _with_scaled_features(fed)
         if chosen.patience is not None and fed.validation is None:
             raise InputError(
                 f"patience = {chosen.patience}: needs validation data: set validation, for example 0.2"
@@ -106,7 +111,7 @@ class Setup:
         algorithm = adapted(algorithm, by_default=fed.recipe.adapt and fed.validation is not None)
         if chosen.metrics is None:
             chosen = replace(chosen, metrics=_usual_metrics(fed))
-        setup = Setup(algorithm, fed, model, chosen)
+        setup = Setup(algorithm, fed, model, chosen, inputs)
         setup.task.check(fed.training.x)
         setup._check_batches()
         w = {k: v.unsqueeze(0) for k, v in setup.task.weights().items()}
@@ -140,7 +145,7 @@ class Setup:
     def changed(self, algorithm: Algorithm | None = None, fed: Federation | None = None, **options: Any) -> Setup:
         """Return the same run with another method, other data or other settings."""
         settings = replace(self.settings, **options)
-        return Setup(algorithm or self.algorithm, fed or self.fed, self.model, settings)
+        return Setup(algorithm or self.algorithm, fed or self.fed, self.model, settings, self.inputs)
 
     def on(self, engine: Engine) -> Setup:
         """Return the same run on another engine."""
@@ -185,3 +190,15 @@ def _usual_metrics(fed: Federation) -> tuple[str, ...]:
         return scores.IF_NUMBERS if fed.recipe.own else ()
     known = fed.all_rows
     return scores.IF_UNBALANCED if not fed.multi_label and scores.unbalanced(known.y, known.offsets) else ()
+
+
+def _with_scaled_features(fed: Federation) -> tuple[Federation, Inputs]:
+    """Return a federation whose features have mean 0 and deviation 1 over all agents, and what new examples need."""
+    known = fed.all_rows
+    form = Inputs.of(fed)
+    mean, deviation = Moments.of([known.of(e).x.numpy() for e in range(fed.E)]).scaling(form.shape)
+    inputs = replace(form, mean=mean, deviation=deviation)
+    recipe = replace(fed.recipe, scale_features=False)
+    training, testing = (replace(rows, x=inputs.scaled(rows.x)) for rows in (fed.training, fed.testing))
+    validation = None if fed.validation is None else replace(fed.validation, x=inputs.scaled(fed.validation.x))
+    return replace(fed, training=training, testing=testing, validation=validation, recipe=recipe), inputs

@@ -32,7 +32,7 @@ def trained_model(result: Result) -> TrainedModel:
         result.server,
         result.states,
         agents=names,
-        inputs=Inputs.of(fed),
+        inputs=setup.inputs or Inputs.of(fed),
         labels=getattr(fed, "labels", ()),
         data=fed.name,
         fingerprint=fed.fingerprint,
