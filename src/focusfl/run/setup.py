@@ -193,7 +193,7 @@ def _usual_metrics(fed: Federation) -> tuple[str, ...]:
 
 
 def _with_scaled_features(fed: Federation) -> tuple[Federation, Inputs]:
-    """Return a federation whose features have mean 0 and deviation 1 over all agents, and what new examples need."""
+    """Return a federation with features of mean 0 and deviation 1 over all agents, and what new examples need."""
     known = fed.all_rows
     form = Inputs.of(fed)
     mean, deviation = Moments.of([known.of(e).x.numpy() for e in range(fed.E)]).scaling(form.shape)
