@@ -11,6 +11,7 @@ from focusfl.report.names import who
 from focusfl.report.rows import Row, agent_numbers
 from focusfl.util.files import visible
 
+MAX_RATIO = 1.1  # of the largest number of examples to the smallest, up to which weights by them are alike
 SKILL = "skill: 1 - loss / loss of each agent's constant prediction, made of its training labels; 0 is no better."
 
 
@@ -25,7 +26,8 @@ def _weights(rows: Sequence[Row]) -> Iterator[str]:
     """How methods that can weigh agents by their examples did so, where agents have different numbers of them."""
     weighed: dict[bool, list[str]] = {False: [], True: []}
     for row in {row["method"]: row for row in rows}.values():
-        if "weight_by_n" in row["params"] and len(set(row.get("n", ()))) > 1:
+        n = row.get("n") or [1]
+        if "weight_by_n" in row["params"] and max(n) > MAX_RATIO * min(n):
             by_n = row["params"]["weight_by_n"]
             weighed[by_n is None or bool(by_n)].append(title(row["method"]))
     how = {False: "same weight for all agents", True: "weights by numbers of examples"}

@@ -101,12 +101,12 @@ def worse_off(runs: Runs) -> RenderableType:
     made = worse.table(runs)
     if made is None:
         return Group()
-    table = Table(title=worse.TITLE, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for i, heading in enumerate(made[0]):
         table.add_column(heading, justify="right" if i else "left", overflow="fold")
     for line in made[1]:
         table.add_row(*line)
-    return table
+    return Group(Text(worse.TITLE, style="italic"), table)
 
 
 def negative(runs: Runs) -> RenderableType:

@@ -15,7 +15,7 @@ from focusfl.data.federation import Federation, Rows, own_recipe
 from focusfl.data.overview import overview
 from focusfl.data.own.contents import MAX_MB, FileContents
 from focusfl.data.own.examples import input_tensors, inputs_of, split_test
-from focusfl.data.own.gather import Gathered, Reading, gather
+from focusfl.data.own.gather import Gathered, ReadOptions, gather
 from focusfl.data.own.inputs import Inputs
 from focusfl.data.own.labels import MAX_CLASS_LIKE_LABELS, TargetOption, spellings_note
 from focusfl.data.own.layout import expanded, find_agents, read_clusters
@@ -200,7 +200,7 @@ def folder(
     require("data.max_mb", max_mb, max_mb > 0, "megabytes, more than 0")
     require_choice("data.missing", missing, get_args(MissingOption))
     require_choice("data.target", target, get_args(TargetOption))
-    reading = Reading(label, text, max_mb, _names(drop), _names(categorical), missing, target)
+    reading = ReadOptions(label, text, max_mb, _names(drop), _names(categorical), missing, target)
     problems = Problems()
     places = find_agents(root := expanded(path), problems)
     clusters = None

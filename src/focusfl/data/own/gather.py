@@ -25,7 +25,7 @@ SECONDS_BEFORE_BAR = 2.0
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How files are read; see `folder` for the options.
 
     Attributes:
@@ -68,7 +68,7 @@ class Gathered(NamedTuple):
         return [part for agent in self.agents for part in agent]
 
 
-def gather(places: Sequence[Path], root: Path, reading: Reading, problems: Problems) -> Gathered:
+def gather(places: Sequence[Path], root: Path, reading: ReadOptions, problems: Problems) -> Gathered:
     """Read all files.
 
     Args:
@@ -111,7 +111,7 @@ def gather(places: Sequence[Path], root: Path, reading: Reading, problems: Probl
     return Gathered(sound, y, labels, schema)
 
 
-def _read(places: Sequence[Path], root: Path, reading: Reading, problems: Problems) -> list[list[FileContents]]:
+def _read(places: Sequence[Path], root: Path, reading: ReadOptions, problems: Problems) -> list[list[FileContents]]:
     agents = []
     with count_progress("reading agents", len(places), delay=SECONDS_BEFORE_BAR) as advance:
         for place in places:
@@ -122,7 +122,9 @@ def _read(places: Sequence[Path], root: Path, reading: Reading, problems: Proble
     return agents
 
 
-def _labelled(agents: list[list[FileContents]], reading: Reading, problems: Problems) -> list[list[FileContents]]:
+def _labelled(
+    agents: list[list[FileContents]], reading: ReadOptions, problems: Problems
+) -> list[list[FileContents]]:
     """Return the files without examples that have no label, and without agents that have too few."""
     is_gap = missing_label([part for agent in agents for part in agent])
     out = []
@@ -145,7 +147,7 @@ def _odd(agent: list[FileContents], kept: list[FileContents | None]) -> list[Fil
     return [part for part, found in pairs if found is None and part.kind == "a table" and part.y]
 
 
-def _check_dropped(parts: list[FileContents], reading: Reading, problems: Problems) -> None:
+def _check_dropped(parts: list[FileContents], reading: ReadOptions, problems: Problems) -> None:
     known = {name for part in parts for name in (*part.columns, *part.dropped)}
     gone = {name for part in parts for name in part.dropped}
     kinds = {part.kind for part in parts}
@@ -157,7 +159,7 @@ def _check_dropped(parts: list[FileContents], reading: Reading, problems: Proble
 
 
 def _check_numbers_as_words(
-    schema: Schema, parts: list[FileContents], reading: Reading, problems: Problems
+    schema: Schema, parts: list[FileContents], reading: ReadOptions, problems: Problems
 ) -> None:
     """Find columns that would be left out, or be categories, though they hold numbers such as 1'000 or 12 %."""
     for column in schema.columns:
