@@ -65,4 +65,4 @@ def test_focus_algorithm1_by_name():
     from focusfl.run.experiment import Experiment
 
     experiment = Experiment.parse({"data": "synthetic", "algorithms": ["focus-algorithm1:M=4"]})
-    assert experiment.algorithm("focus-algorithm1:M=4") == ff.Focus(M=4, init="independent", prune=0.0)
+    assert experiment.algorithm("focus-algorithm1:M=4") == ff.Focus.algorithm1(4)

@@ -76,7 +76,7 @@ def clumsy(fed: ff.Federation, algorithm: Algorithm) -> ClientApp:
 @pytest.fixture(scope="module")
 def clumsy_nodes() -> Iterator[tuple[Simulation, ff.Federation]]:
     fed = people([7, 12, 5, 9, 6, 8])
-    simulation = Simulation(clumsy(fed, ff.FedAvg()), 6)
+    simulation = Simulation(clumsy(fed, ff.FedAvg(weight_by_n=False)), 6)
     yield simulation, fed
     simulation.close()
 

@@ -143,8 +143,9 @@ def test_without_a_minimum_more_than_half_of_the_agents_must_reply() -> None:
 
 def test_an_agent_that_claims_most_examples_is_named() -> None:
     """Whether it has them, a server cannot know."""
-    hall = lying(ff.FedAvg(), "query.enroll", lambda reply: reply.content["hello"].update({"n": 10**9}))
-    _, said = run(hall, ff.FedAvg())
+    by_n = ff.FedAvg(weight_by_n=True)
+    hall = lying(by_n, "query.enroll", lambda reply: reply.content["hello"].update({"n": 10**9}))
+    _, said = run(hall, by_n)
     assert any(f"agent {LIAR} says it has 100.0%" in line for line in said)
     assert sum(f"left out: agent {LIAR}" in line for line in said) == 4  # its uploads claim its true number
 

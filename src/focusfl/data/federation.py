@@ -92,7 +92,7 @@ class Recipe:
 
     def without_aids(self) -> Recipe:
         """Return the recipe for a user who gives the options of training: nothing is added to them."""
-        return Recipe(self.model, self.train, self.rounds)
+        return Recipe(self.model, self.train, self.rounds, own=self.own)
 
 
 def own_recipe(features: int, classes: int | None, hidden: int | None = None) -> Recipe:
