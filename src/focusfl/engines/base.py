@@ -198,7 +198,7 @@ class Engine(ABC):
             server: The server's state after the best round.
             judges: The agents, where not always the same ones are asked.
         """
-        raise NotImplementedError
+        return None
 
     def close(self) -> None:
         """Stop the engine's processes, if there are any, after a run. A later call starts them again."""
