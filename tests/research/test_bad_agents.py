@@ -71,7 +71,7 @@ def test_if_all_agents_send_back_what_they_received_no_model_moves(name, ragged)
 
 def test_an_attacker_reports_true_batch_statistics_and_losses():
     class Simple:
-        n, lr, trainable = torch.tensor(3.0), 0.1, ("a",)
+        n, lr, trainable, log_loss = torch.tensor(3.0), 0.1, ("a",), True
 
         def sgd(self, w, *_):
             return {"a": w["a"] + 1, "mean": w["mean"] + 1}
