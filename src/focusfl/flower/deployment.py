@@ -318,6 +318,8 @@ def serve(grid: Grid, deployment: Deployment, log: Log = LOGGER.warning) -> Row:
         Diverged: If a number is no longer finite.
     """
     _require_free(deployment)
+    if deployment.out is not None:  # before any node is waited for
+        files.make_folder(Path(deployment.out))
     deployment = described(deployment, grid, log)
     if deployment.settings.secure:
         server = deployment.algorithm.start(deployment.networks, deployment.agents)
