@@ -101,7 +101,7 @@ def own_recipe(features: int, classes: int | None, hidden: int | None = None) ->
     Args:
         features: The numbers in one example.
         classes: The number of classes; None for regression.
-        hidden: Hidden units of an MLP; 0 is a linear model.
+        hidden: See `default_model`.
     """
     train = Train(lr="auto", optimiser="adam", steps=20, batch=64)
     model = default_model(features, classes, hidden)
@@ -302,10 +302,10 @@ class Federation:
                 of a run sets a share of the training examples aside instead.
             clusters: The true cluster of each agent, if you know it.
             classes: The number of classes; by default the largest label plus one.
-            model: A function that makes a network. By default an MLP with 32 hidden units; there is none for
-                tokens.
+            model: A function that makes a network. By default an MLP with 32 hidden units beside a linear model;
+                there is none for tokens.
             train: The default options of local training. By default, if `model` is left out too and an example is a
-                vector, those of `own_recipe`: with validation data, early stopping and adaptation.
+                vector, those of `own_recipe`, with validation data, early stopping, scaling and adaptation.
             tokens: Whether x holds whole numbers for an embedding; otherwise x becomes float32.
             seed: Decides which examples are set aside for testing.
             name: A short name for reports.

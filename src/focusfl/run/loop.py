@@ -207,7 +207,7 @@ def _rounds(
 
 
 def _return_to(setup: Runnable, states: State, t: int, server: State, earlier: State) -> State:
-    """Put the agents' states after round t back, in place, and return the server's."""
+    """Put the agents' states after round t back, in place, and return a copy of the server's."""
     put(states, torch.arange(setup.E), earlier)
     setup.engine.returned_to(t)
     return tree_map(torch.clone, server)  # a checkpoint holds both the server's state and the best one
