@@ -52,7 +52,8 @@ def mlp(*sizes: int) -> nn.Module:
 class SkipMlp(nn.Module):
     """A multi-layer perceptron plus a linear model of the same inputs, trained as one.
 
-    On tables a linear model is often nearly right; the layers learn what it misses.
+    On tables a linear model is often nearly right; the layers learn what it misses. The weights of the outputs start at
+    0, so the first prediction is the same for every example, and random first weights add no noise to it.
 
     Args:
         *sizes: The number of inputs, of units in each hidden layer, and of outputs.
@@ -66,6 +67,9 @@ class SkipMlp(nn.Module):
         super().__init__()
         self.skip = nn.Linear(sizes[0], sizes[-1], bias=False)
         self.layers = mlp(*sizes)
+        for last in (self.skip, self.layers[-1]):
+            nn.init.zeros_(last.weight)
+        nn.init.zeros_(self.layers[-1].bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [n, outputs] for x [n, ...]; inputs are flattened."""
