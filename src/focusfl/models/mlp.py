@@ -52,8 +52,8 @@ def mlp(*sizes: int) -> nn.Module:
 class SkipMlp(nn.Module):
     """A multi-layer perceptron plus a linear model of the same inputs, trained as one.
 
-    On tables a linear model is often nearly right; the layers learn what it misses. The weights of the outputs start at
-    0, so the first prediction is the same for every example, and random first weights add no noise to it.
+    On tables a linear model is often nearly right; the layers learn what it misses. The weights of the outputs
+    start at 0, so the first prediction is the same for every example, and random weights add no noise to it.
 
     Args:
         *sizes: The number of inputs, of units in each hidden layer, and of outputs.
