@@ -67,9 +67,8 @@ class SkipMlp(nn.Module):
         super().__init__()
         self.skip = nn.Linear(sizes[0], sizes[-1], bias=False)
         self.layers = mlp(*sizes)
-        for last in (self.skip, self.layers[-1]):
-            nn.init.zeros_(last.weight)
-        nn.init.zeros_(self.layers[-1].bias)
+        for p in (*self.skip.parameters(), *list(self.layers.children())[-1].parameters()):
+            nn.init.zeros_(p)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [n, outputs] for x [n, ...]; inputs are flattened."""
