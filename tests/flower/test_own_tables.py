@@ -146,6 +146,10 @@ def test_a_deployment_on_raw_tables_gives_the_numbers_of_one_process(tmp_path: P
     assert model.inputs.schema == fed.inputs.schema and model.inputs.columns == fed.columns
     assert torch.equal(model.inputs.mean, fed.mean) and torch.equal(model.inputs.deviation, fed.deviation)
     assert model.labels == fed.labels == (() if regression else ("ill", "well"))
+    assert list(row["metrics"]) == (
+        ["rmse", "r2", "skill"] if regression else ["auc", "balanced-accuracy", "skill"]
+    )
+    assert all(len(values) == 3 for values in row["metrics"].values())
     assert any("categories: ward (6), sex (2)" in line for line in hall.said)
     assert any("patient_id (identifier), seen (date), country (one value)" in line for line in hall.said)
 

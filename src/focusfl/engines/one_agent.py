@@ -21,6 +21,7 @@ from focusfl.engines.optimiser import LocalOptimiser
 from focusfl.models.task import Task, Weights
 
 EVAL_BATCH = 1000  # examples in one forward pass without gradients
+ALIGNMENT = 64  # bytes
 
 
 class LocalAgent:
@@ -48,7 +49,7 @@ class LocalAgent:
         e: int,
         validation: Data | None = None,
     ) -> None:
-        self.task, self.data, self.train, self.lr = task, data, train, lr
+        self.task, self.data, self.train, self.lr = task, aligned(data), train, lr
         self.validation = Data(data.x[:0], data.y[:0]) if validation is None else validation
         self.seed, self.t, self.e = seed, t, e
         self.trainable, self.log_loss = tuple(task.parameters), task.log_loss
@@ -156,6 +157,16 @@ class LocalAgent:
             out = self.task.outputs({**model, **leaves}, channels_last(self.task, batch.x), train=True)
             losses = self.task.example_losses(out, batch.y)
             return leaves, (losses if weights is None else weights * losses).mean()
+
+
+def aligned(data: Data) -> Data:
+    """Return the examples at an address that matrix products are not sensitive to; a copy if they are elsewhere.
+
+    MKL adds up in another order where a matrix does not begin at a multiple of ALIGNMENT bytes, as one agent's part
+    of all examples may not. Then a run in one process would round differently from the same run across
+    machines.
+    """
+    return data if data.x.data_ptr() % ALIGNMENT == 0 else Data(data.x.clone(), data.y)
 
 
 def joined(a: Data, b: Data) -> Data:

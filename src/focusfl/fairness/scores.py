@@ -228,17 +228,21 @@ def unbalanced(y: Tensor, offsets: Tensor) -> bool:
     return max(overall, float(each.mean())) > UNBALANCED
 
 
-def resolve(metrics: MetricOption | None, classes: int | None) -> dict[str, Metric]:
+def resolve(metrics: MetricOption | None, classes: int | None, own_tables: bool = False) -> dict[str, Metric]:
     """Return the functions by name.
 
     Args:
-        metrics: Names, or functions by name; None for none.
+        metrics: Names, or functions by name; None for the default.
         classes: The number of classes; None for regression.
+        own_tables: Whether None stands for the metrics of tables at nodes, of which nobody knows how unbalanced
+            they are over all nodes; otherwise for no metrics.
 
     Raises:
         InputError: A name is unknown, or its metric does not apply to such labels.
     """
     found: dict[str, Metric] = {}
+    if metrics is None and own_tables:
+        metrics = IF_NUMBERS if classes is None else IF_UNBALANCED
     for shown, given in _pairs(metrics or ()).items():
         unfit, others = (FOR_CLASSES, FOR_NUMBERS) if classes is None else (FOR_NUMBERS, FOR_CLASSES)
         if isinstance(given, str) and given in unfit:

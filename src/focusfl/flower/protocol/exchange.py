@@ -177,7 +177,8 @@ class Exchange:
         messages = self.messages("evaluate", server, t, everyone, part)
         contents, dropped = self.send(messages, everyone, roster.settings.timeout)
         loss, acc = torch.full((2, E), torch.nan)
-        wanted = named_scores.resolve(roster.settings.metrics, classes) if part == "test" else {}
+        asked = roster.settings.metrics, classes, bool(roster.description)
+        wanted = named_scores.resolve(*asked) if part == "test" else {}
         metrics = {name: torch.full((E,), torch.nan, dtype=torch.double) for name in wanted}
         pi = None if label is None else torch.full((E, len(label)), torch.nan)
         for e, content in contents.items():

@@ -325,7 +325,7 @@ class Node:
 
     def _metrics(self, predictions: Tensor, y: Tensor) -> dict[str, float]:
         """Measure what the run asks for; errors are written to this node's log only, as they may quote a label."""
-        wanted = scores.resolve(self.job.settings.metrics, self.job.classes)
+        wanted = scores.resolve(self.job.settings.metrics, self.job.classes, bool(self.job.description))
         try:
             ends = torch.tensor([0, len(y)])
             found = scores.measure(wanted, predictions, y, ends, lambda: self._skill(predictions, y))
