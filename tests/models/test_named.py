@@ -63,3 +63,14 @@ def test_a_network_named_by_its_module_is_found_again_when_its_model_is_loaded(t
     x = fed.test(0).x
     assert torch.equal(ff.load("model", allow_code=True).predict(0, x), result.predict(0, x))
     monkeypatch.delitem(sys.modules, "named_by_module")
+
+
+def test_a_skip_mlp_starts_at_0_and_learns_its_layers_more_slowly():
+    """The first predictions are 0; of an output bias b of the layers the share LAYERS counts."""
+    torch.manual_seed(3)
+    network, x = ff.models.SkipMlp(4, 8, 3), torch.randn(5, 4)
+    assert torch.equal(network(x), torch.zeros(5, 3))
+    with torch.no_grad():
+        network.layers[-1].bias.copy_(torch.tensor([1.0, 2.0, 3.0]))
+        network.skip.weight.fill_(1.0)
+    assert torch.allclose(network(x), x.sum(1, keepdim=True) + 0.3 * torch.tensor([1.0, 2.0, 3.0]))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from focusfl.models.mlp import SkipMlp
+from focusfl.models.mlp import LAYERS, SkipMlp
 from focusfl.models.task import Task, Weights
 
 Layer = tuple[str, str | None]  # the names of a layer's weight and bias
@@ -86,7 +86,7 @@ class Mlp:
             if weight != self.layers[-1][0]:
                 inputs.append(out.clamp_min_(0))
         if self.skip is not None:
-            out = torch.baddbmm(out, inputs[0], w[self.skip].mT)
+            out = torch.baddbmm(out, inputs[0], w[self.skip].mT, beta=LAYERS)
         share, y = share.unsqueeze(-1), y.unsqueeze(-1)
         if self.classes is None:  # d: the derivative of sum(share * loss) by the outputs, [P, B, C]
             d = (out - y).mul_(2 * share)
@@ -95,6 +95,8 @@ class Mlp:
         grad: Weights = {}
         if self.skip is not None and self.skip not in freeze:
             grad[self.skip] = torch.bmm(d.mT, inputs[0])
+        if self.skip is not None:
+            d = d.mul_(LAYERS)
         for i, (weight, bias) in reversed(list(enumerate(self.layers))):
             if weight not in freeze:
                 grad[weight] = torch.bmm(d.mT, inputs[i])
