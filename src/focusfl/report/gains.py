@@ -275,4 +275,9 @@ def _pairs(one: Row, other: Row) -> dict[int, Pair]:
         se = {e: hypot(v, its[e]) for e, v in zip(ours, one["excess_se"], strict=True) if e in its}
     losses = dict(zip(theirs, other["loss"], strict=True))
     both = {e: (loss, losses[e]) for e, loss in zip(ours, one["loss"], strict=True) if e in losses}
-    return {e: Pair(a, b, se.get(e)) for e, (a, b) in both.items() if isfinite(a) and isfinite(b)}
+    return {e: Pair(a, b, se.get(e)) for e, (a, b) in both.items() if _is_known(a) and _is_known(b)}
+
+
+def _is_known(loss: float | None) -> bool:
+    """Say whether an agent has a finite loss; of candidates for best losses that diverged there is none."""
+    return loss is not None and isfinite(loss)
