@@ -164,9 +164,8 @@ def test_a_deployment_with_no_option_set_gives_the_numbers_of_one_process(
     Without adaptation the numbers are the same to the last bit. It trains for many steps more, which turn a
     difference in the last bit into one of a percent; here it takes few.
     """
-    monkeypatch.setattr(adapting, "ALL_WEIGHTS", (4,))
-    monkeypatch.setattr(adapting, "INTERCEPT", (16,))
-    monkeypatch.setattr(adapting, "ALONE", (16,))
+    paths = (adapting.Path(kind, (16,), examples=1) for kind in ("intercept", "weights", "alone"))
+    monkeypatch.setattr(adapting, "PATHS", tuple(paths))
     config = {"rounds": 2} | ({} if adapt else {"focus.adapt": False})
     row = Machines(config, *sites(tmp_path / "sites", regression), base=DEFAULTS).serve()
     last = in_one_process(tmp_path / "sites", rounds=2, defaults=True, adapt=None if adapt else False)

@@ -1,8 +1,9 @@
 """Adapted: after any method's last round, every agent adapts the shared model to its own data.
 
 An agent may end with the shared prediction, with its own intercept, with all weights trained further on its own
-data, or with a network that it trained alone. It tries each for several numbers of steps on its training examples,
-and weighs them by their losses on its validation examples. That is an E step over candidates g instead of clusters:
+data, or with a network that it trained alone; the latter two also held near the weights they started from, as by a
+Gaussian prior. It tries each for several numbers of steps on its training examples, and weighs them by their losses
+on its validation examples. That is an E step over candidates g instead of clusters:
 
     pi_eg  proportional to  prior_g exp(-TEMPERATURE n_e loss_eg / unit)
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +31,8 @@ from focusfl.core import (
     Models,
     Networks,
     Predictor,
+    Pull,
+    SgdOptions,
     State,
     Upload,
     Wrapper,
@@ -39,9 +42,33 @@ from focusfl.core import (
 )
 from focusfl.util.errors import CannotRun, require_integer
 
-INTERCEPT = (16, 256)  # steps after which the own intercept is a candidate ...
-ALL_WEIGHTS = (4, 16, 64, 256, 1024)  # ... the whole network, trained further ...
-ALONE = (64, 256, 1024)  # ... and the network that never was shared
+Kind = Literal["shared", "intercept", "weights", "alone"]
+
+
+class Path(NamedTuple):
+    """A training of an agent's own, with a candidate after each of several numbers of steps.
+
+    Attributes:
+        kind: "intercept" and "weights" start from the shared model, "alone" from the network's first weights.
+        steps: The numbers of steps.
+        examples: How many examples the starting weights are worth: training minimises the mean loss plus
+            examples / (2 n) times the squared distance from them.
+    """
+
+    kind: Kind
+    steps: tuple[int, ...]
+    examples: float = 0.0
+
+
+PATHS: tuple[Path, ...] = (
+    Path("intercept", (16, 256)),
+    Path("weights", (16, 64, 1024)),
+    Path("weights", (512,), examples=1),
+    Path("weights", (256,), examples=10),
+    Path("alone", (1024,)),
+    Path("alone", (64, 512), examples=1),
+    Path("alone", (256,), examples=10),
+)
 STEPS_AT_ONCE = 128  # in one call of the agent's training; batches are planned ahead
 TEMPERATURE = 0.5  # the same few examples judge many candidates, so their losses count less than in eq. 8
 EM_ROUNDS = 6
@@ -62,7 +89,7 @@ class Adapted(Wrapper):
     steps: int = 1024
 
     def __post_init__(self) -> None:
-        require_integer("adapt.steps", self.steps, max(min(INTERCEPT), min(ALL_WEIGHTS), min(ALONE)))
+        require_integer("adapt.steps", self.steps, min(path.steps[0] for path in PATHS if path.kind == "alone"))
 
     @property
     def personal(self) -> bool:  # type: ignore[override]
@@ -70,29 +97,33 @@ class Adapted(Wrapper):
 
     def candidates(self, start: Models, first: Models, agent: Agent) -> Models:
         """Return the candidates [G - 1, ...] that the agent's examples make of the shared and the first model."""
-        others = tuple(k for k in agent.trainable if k != agent.trainable[-1])  # the last one is the intercept
-        made = [
-            *self._path(start, agent, INTERCEPT, freeze=others),
-            *self._path(start, agent, ALL_WEIGHTS),
-            *self._path(first, agent, ALONE),
-        ]
+        made = [w for path in PATHS for w in self._along(path, first if path.kind == "alone" else start, agent)]
         own = {k: torch.cat([w[k] for w in made]) for k in start}
         finite = torch.isfinite(agent.losses(own))
         return {k: torch.where(broadcast(finite, v), v, start[k]) for k, v in own.items()}
 
-    def _path(self, w: Models, agent: Agent, grid: tuple[int, ...], **options: Any) -> Iterator[Models]:
-        """Yield the model after each number of steps."""
-        done = 0
-        for steps in (steps for steps in grid if steps <= self.steps):
+    def _along(self, path: Path, start: Models, agent: Agent) -> Iterator[Models]:
+        """Yield the model after each number of steps of a path."""
+        others = agent.trainable[:-1]  # the last one is the intercept
+        options = SgdOptions(freeze=others if path.kind == "intercept" else ())
+        if path.examples:
+            options["pull"] = Pull(start, path.examples / agent.n)
+        w, done = start, 0
+        for steps in (steps for steps in path.steps if steps <= self.steps):
             while done < steps:
-                now = min(steps - done, STEPS_AT_ONCE)
-                w, done = agent.sgd(w, steps=now, **options), done + now
+                options["steps"] = min(steps - done, STEPS_AT_ONCE)
+                w, done = agent.sgd(w, **options), done + options["steps"]
             yield w
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kind of each candidate, [G]; the first one is the shared prediction."""
+        return ["shared", *(path.kind for path in PATHS for steps in path.steps if steps <= self.steps)]
 
     @property
     def G(self) -> int:
         """The number of candidates, with the shared prediction."""
-        return 1 + sum(steps <= self.steps for grid in (INTERCEPT, ALL_WEIGHTS, ALONE) for steps in grid)
+        return len(self.kinds)
 
     def start(self, networks: Networks, E: int) -> State:
         prior = torch.full((self.G,), 1 / self.G)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from focusfl.algorithms import Adapted
-from focusfl.algorithms.adapt import ALL_WEIGHTS, ALONE, INTERCEPT
 from focusfl.core import Algorithm, State
-
-GRIDS = {"intercept": INTERCEPT, "weights": ALL_WEIGHTS, "alone": ALONE}  # candidates after the shared prediction
 
 
 def shares(algorithm: Algorithm, states: State) -> dict[str, list[float]] | None:
@@ -18,9 +15,8 @@ def shares(algorithm: Algorithm, states: State) -> dict[str, list[float]] | None
     """
     if not isinstance(algorithm, Adapted):
         return None
-    kinds = ["shared", *(kind for kind, grid in GRIDS.items() for steps in grid if steps <= algorithm.steps)]
-    pi = states["adapt"]["pi"].double().cpu()
+    kinds, pi = algorithm.kinds, states["adapt"]["pi"].double().cpu()
     if len(kinds) != pi.shape[1]:
         return None
     pi = pi / pi.sum(1, keepdim=True)
-    return {kind: pi[:, [k == kind for k in kinds]].sum(1).tolist() for kind in ("shared", *GRIDS)}
+    return {kind: pi[:, [k == kind for k in kinds]].sum(1).tolist() for kind in dict.fromkeys(kinds)}
