@@ -125,85 +125,127 @@ def run(
     """
     eval_every = setup.settings.eval_every if eval_every is None else eval_every
     try:
-        yield from _rounds(setup, folder, resume, eval_every, stop, on_round)
+        loop = _Loop(setup, folder, resume, eval_every)
+        while not loop.ended:
+            last = loop.train(on_round)
+            if last is None:
+                continue
+            interrupted = stop() and not loop.ended
+            loop.save_if_due(interrupted)
+            yield last
+            if interrupted:
+                raise Interrupted(f"stopped after round {loop.done} of {setup.settings.T}")
+        if (result := loop.finish()) is not None:
+            yield result
     finally:
         setup.engine.close()
 
 
-def _rounds(
-    setup: Runnable,
-    folder: Path | None,
-    resume: bool,
-    eval_every: int,
-    stop: Stop,
-    on_round: Callable[[Round], bool],
-) -> Iterator[Round]:
-    settings, T, at = setup.settings, setup.settings.T, _start(setup, folder, resume)
-    server, states, done, ended = at.server, at.states, at.t, at.stopped or at.t == T
-    history, auto, setup.engine.returns = History(folder, done), settings.local.lr == "auto", at.returns
-    groups = setup.algorithm.settled, setup.algorithm.keep_together
-    early = EarlyStopping(settings.patience, *groups, at.best, auto, at.rate)
-    while not ended:
+class _Loop:
+    """A run between two rounds, and its next round.
+
+    Args:
+        setup: The run.
+        folder: See `run`.
+        resume: See `run`.
+        eval_every: The number of rounds between two evaluations; 0: none.
+
+    Attributes:
+        server: The server's state.
+        states: The agents' states, stacked; rounds write them in place.
+        done: The number of rounds trained so far.
+        ended: Whether no round of training follows.
+    """
+
+    def __init__(self, setup: Runnable, folder: Path | None, resume: bool, eval_every: int) -> None:
+        at, settings = _start(setup, folder, resume), setup.settings
+        self.setup, self.folder, self.eval_every, self.T = setup, folder, eval_every, settings.T
+        self.server, self.states, self.done = at.server, at.states, at.t
+        self.first, self.ended = at.t, at.stopped or at.t == settings.T
+        self.history, setup.engine.returns = History(folder, at.t), at.returns
+        groups = setup.algorithm.settled, setup.algorithm.keep_together
+        self.early = EarlyStopping(settings.patience, *groups, at.best, settings.local.lr == "auto", at.rate)
+
+    def train(self, on_round: Callable[[Round], bool]) -> Round | None:
+        """Train one round and take note of it; None if it diverged and was taken back."""
+        setup, early, engine = self.setup, self.early, self.setup.engine
         started = time.perf_counter()
-        setup.engine.rate, found, replied, dropped = early.rate, Evaluation(), 0, dict[int, str]()
-        setup.engine.best = 0 if early.best is None else early.best.round
+        engine.rate, engine.best = early.rate, 0 if early.best is None else early.best.round
+        found = Evaluation()
         try:
-            server, replied, dropped = _one_round(setup, server, states, done)
+            self.server, replied, dropped = _one_round(setup, self.server, self.states, self.done)
             seconds = time.perf_counter() - started
-            if eval_every and (done + 1 == T or (done + 1) % eval_every == 0):
-                found = _evaluate(setup, server, states, done + 1)
+            if self.eval_every and (self.done + 1 == self.T or (self.done + 1) % self.eval_every == 0):
+                found = _evaluate(setup, self.server, self.states, self.done + 1)
         except Diverged:
             if not early.takes_back():
                 raise
-            start = (0, *setup.start()) if early.best is None else (early.best.round, *early.best[3:5])
-            server = _return_to(setup, states, *start)
-            if folder is not None and done and setup.engine.returns:  # nodes have returned: so must a resumed run
-                more = early.best, False, early.rate, setup.engine.returns
-                checkpoint.save(folder, setup.fingerprint, done, server, states, *more)
-            continue
-        done += 1
-        judged = _comparable(setup, early, found)
-        early.update(done, judged, server, states, setup.engine.judges)
-        times = history.seconds + seconds, seconds, replied
-        last = Round(done, server, states, *found[:3], *times, found.validation, done, history.rows)
-        ended = on_round(last) or early.over or done == T
-        if ended and eval_every and found.scores is None:
-            found = _evaluate(setup, server, states, done)
-            early.update(done, _comparable(setup, early, found), server, states, setup.engine.judges)
+            self._take_back()
+            return None
+        self.done += 1
+        self._judge(found)
+        times = self.history.seconds + seconds, seconds, replied
+        after = self.done, self.server, self.states
+        last = Round(*after, *found[:3], *times, found.validation, self.done, self.history.rows)
+        self.ended = on_round(last) or early.over or self.done == self.T
+        if self.ended and self.eval_every and found.scores is None:
+            found = _evaluate(setup, self.server, self.states, self.done)
+            self._judge(found)
             last = replace(last, scores=found.scores, pi=found.pi, loss=found.loss, validation=found.validation)
         if found.scores is not None:
             dropped |= {e: f"evaluation: {why}" for e, why in found.scores.dropped.items() if e not in dropped}
-        history.write(done, found.scores, found.pi, seconds, dropped, found.validation)
-        if not ended and (back := early.returns()) is not None:
-            server = _return_to(setup, states, back.round, back.server, back.states)
-        interrupted = stop() and not ended
-        if folder is not None and (ended or interrupted or done % settings.checkpoint_every == 0):
-            history.sync()  # first: a checkpoint's rounds are always in the history
-            stopped = ended and done < T
-            more = early.best, stopped, early.rate, setup.engine.returns
-            checkpoint.save(folder, setup.fingerprint, done, server, states, *more)
-        yield last
-        if interrupted:
-            raise Interrupted(f"stopped after round {done} of {T}")
-    chosen, nothing_done = early.best, done == at.t  # it was resumed, and there was nothing left to do
-    returned = chosen is not None and chosen.round != done
-    if chosen is not None and returned:
-        server = _return_to(setup, states, chosen.round, chosen.server, chosen.states)
-    t = done if chosen is None else chosen.round
-    held_out = None  # how good the shared models are: afterwards agents train on their validation data, too
-    if eval_every and setup.validates and setup.algorithm.finish(server) is not None:
-        held_out = setup.engine.evaluate(setup.algorithm, server, states, "validation")
-    if setup.algorithm.finish(server) is not None:
-        setup.engine.adapting_from(t)
-        if folder is not None and setup.engine.returns:  # a run that is killed repeats all rounds of `_finish`
-            more = early.best, done < T, early.rate, setup.engine.returns
-            checkpoint.save(folder, setup.fingerprint, done, server, states, *more)
-    server, finished = _finish(setup, server, states)
-    if not (returned or finished or nothing_done):
-        return
-    found = _evaluate(setup, server, states, t) if eval_every else Evaluation()
-    found = found if held_out is None else found._replace(validation=held_out)
-    yield Round(t, server, states, *found[:3], history.seconds, 0.0, 0, found.validation, done, history.rows)
+        self.history.write(self.done, found.scores, found.pi, seconds, dropped, found.validation)
+        if not self.ended and (back := early.returns()) is not None:
+            self.server = _return_to(setup, self.states, back.round, back.server, back.states)
+        return last
+
+    def _judge(self, found: Evaluation) -> None:
+        """Let early stopping take note of the validation loss after this round."""
+        loss = _comparable(self.setup, self.early, found)
+        self.early.update(self.done, loss, self.server, self.states, self.setup.engine.judges)
+
+    def _take_back(self) -> None:
+        """Return to the best round so far, or to the start."""
+        best = self.early.best
+        start = (0, *self.setup.start()) if best is None else (best.round, best.server, best.states)
+        self.server = _return_to(self.setup, self.states, *start)
+        if self.done and self.setup.engine.returns:  # nodes have returned: so must a resumed run
+            self._save(stopped=False)
+
+    def save_if_due(self, interrupted: bool) -> None:
+        """Write a checkpoint at the end, before an interruption, and every few rounds."""
+        if self.ended or interrupted or self.done % self.setup.settings.checkpoint_every == 0:
+            self.history.sync()  # first: a checkpoint's rounds are always in the history
+            self._save(stopped=self.ended and self.done < self.T)
+
+    def _save(self, stopped: bool) -> None:
+        if self.folder is not None:
+            more = self.early.best, stopped, self.early.rate, self.setup.engine.returns
+            checkpoint.save(self.folder, self.setup.fingerprint, self.done, self.server, self.states, *more)
+
+    def finish(self) -> Round | None:
+        """Return to the best round and run the rounds that the method adds; None if there was nothing to do."""
+        setup, best, adds = self.setup, self.early.best, self.setup.algorithm.finish
+        t, returned = self.done, best is not None and best.round != self.done
+        if best is not None:
+            t = best.round
+            if returned:
+                self.server = _return_to(setup, self.states, t, best.server, best.states)
+        held_out = None  # how good the shared models are: afterwards agents train on their validation data, too
+        if adds(self.server) is not None:
+            if self.eval_every and setup.validates:
+                held_out = setup.engine.evaluate(setup.algorithm, self.server, self.states, "validation")
+            setup.engine.adapting_from(t)
+            if setup.engine.returns:  # a run that is killed repeats all these rounds
+                self._save(stopped=self.done < self.T)
+        self.server, finished = _finish(setup, self.server, self.states)
+        if not (returned or finished or self.done == self.first):  # if it was resumed, nothing may be left to do
+            return None
+        found = _evaluate(setup, self.server, self.states, t) if self.eval_every else Evaluation()
+        found = found if held_out is None else found._replace(validation=held_out)
+        times = self.history.seconds, 0.0, 0
+        after = t, self.server, self.states
+        return Round(*after, *found[:3], *times, found.validation, self.done, self.history.rows)
 
 
 def _return_to(setup: Runnable, states: State, t: int, server: State, earlier: State) -> State:
