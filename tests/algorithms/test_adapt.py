@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import focusfl as ff
-from focusfl.algorithms.adapt import EM_ROUNDS, TEMPERATURE, WEIGH, Adapted, weights
+from focusfl.algorithms.adapt import EM_ROUNDS, TEMPERATURE, WEIGH, Adapted, Path, weights
+from focusfl.core import Data
 from focusfl.core.tree import take
 from focusfl.engines.one_agent import LocalAgent
+from focusfl.models.task import Task
 from focusfl.run.setup import Setup
 from focusfl.util.errors import CannotRun, InputError
 
@@ -55,6 +57,20 @@ def test_the_prior_is_the_mean_over_the_agents_and_one_that_prefers_nothing():
     after = method.aggregate({"adapt": adapt}, {"pi": pi, "agents": torch.tensor(3.0)}, {}, torch.arange(3))
     expected = torch.full((G,), 1 / G / 4).index_fill(0, torch.tensor(0), (3 + 1 / G) / 4)
     assert torch.allclose(after["adapt"]["prior"], expected)
+
+
+def test_a_candidate_held_near_its_start_is_that_of_ridge_regression():
+    """The mean squared error plus c / (2 n) |w - w0|^2 is least where (X^T X + c/2 I) w = X^T y + c/2 w0."""
+    rng = np.random.default_rng(4)
+    x, y, c = rng.normal(size=(20, 3)), rng.normal(size=20), 10.0
+    task = Task(torch.nn.Linear(3, 1, bias=False), classes=None)
+    data = Data(torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.float32))
+    agent = LocalAgent(task, data, ff.Train(lr=0.1), 0.1, seed=0, t=0, e=0)
+    start = {k: v.unsqueeze(0) for k, v in task.weights().items()}
+    (found,) = Adapted(ff.FedAvg())._along(Path("weights", (1000,), examples=c), start, agent)
+    w0 = start["weight"].flatten().double().numpy()
+    expected = np.linalg.solve(x.T @ x + c / 2 * np.eye(3), x.T @ y + c / 2 * w0)
+    assert np.allclose(found["weight"].flatten().numpy(), expected, atol=1e-4)
 
 
 # --- what agents gain

@@ -22,6 +22,13 @@ def test_forty_of_forty_two_agents_that_are_worse_than_alone_are_not_told_to_try
     assert "FedSoft serves 40 of 42 agents better" in line and "agents 40-41 worse" in line
 
 
+def test_an_agent_whose_training_alone_diverged_is_left_out():
+    """Of a loss too large to write down there is None: the others are compared, and nothing fails."""
+    ours = run([0, 0, 0], [0.1, 0.1, 0.1], bayes_kind="validated", alone=[0.5, None, 0.5])
+    (gains,) = [line for line in explain([ours]) if line.startswith("Compared with training alone")]
+    assert "2 of 2 agents gained (agents 0 and 2)" in gains
+
+
 def test_a_mean_worse_than_alone_is_warned_of_and_ditto_is_suggested():
     """Vowel: .346 against .119 alone, where no single agent's difference is beyond noise."""
     ours = run([0] * 15, [0.346] * 15, params=ONE, excess_se=[0.1] * 15)
