@@ -6,9 +6,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special, stats
 
 import focusfl as ff
-from focusfl.algorithms.adapt import EM_ROUNDS, TEMPERATURE, WEIGH, Adapted, Path, weights
+from focusfl.algorithms.adapt import EM_ROUNDS, TEMPERATURE, VARIANCE_EXAMPLES, WEIGH, Adapted, Path, weights
 from focusfl.core import Data
 from focusfl.core.tree import take
 from focusfl.engines.one_agent import LocalAgent
@@ -35,24 +38,40 @@ def linear_agents(offsets, n=40, seed=0, noise=0.1):
 
 def test_weights_are_an_e_step_over_validation_losses():
     """4 examples with mean losses 1 and 2: the likelihoods differ by the factor exp(4 TEMPERATURE)."""
-    equal = {"prior": torch.tensor([0.5, 0.5]), "unit": torch.tensor(1.0)}
+    equal = {"prior": torch.tensor([0.5, 0.5]), "variance": torch.tensor(1.0)}
     pi = weights(equal, torch.tensor([1.0, 2.0]), torch.tensor(4.0))
     assert math.isclose(float(pi[0] / pi[1]), math.exp(4 * TEMPERATURE), rel_tol=1e-5)
-    half = weights(equal | {"unit": torch.tensor(2.0)}, torch.tensor([1.0, 2.0]), torch.tensor(8.0))
-    assert torch.allclose(pi, half)  # losses are measured in that unit
+
+
+@given(st.integers(1, 30), st.floats(0.01, 100), st.floats(0.01, 100), st.floats(0.01, 100))
+def test_in_a_regression_the_weights_integrate_over_the_variance_of_errors(n, one, two, variance):
+    """The likelihood of n errors, integrated over a variance with the conjugate prior, by numbers."""
+
+    def log_likelihood(loss):
+        prior = stats.invgamma(VARIANCE_EXAMPLES / 2, scale=VARIANCE_EXAMPLES * variance / 2)
+        log_v = np.linspace(np.log(1e-6), np.log(1e8), 20001)
+        v = np.exp(log_v)
+        logs = -n / 2 * np.log(2 * np.pi * v) - n * loss / (2 * v) + prior.logpdf(v) + log_v
+        return special.logsumexp(logs)
+
+    equal = {"prior": torch.tensor([0.5, 0.5]), "variance": torch.tensor(variance, dtype=torch.double)}
+    losses = torch.tensor([one, two], dtype=torch.double)
+    pi = weights(equal, losses, torch.tensor(float(n)), log_loss=False).double()
+    expected = special.expit(TEMPERATURE * (log_likelihood(one) - log_likelihood(two)))
+    assert math.isclose(float(pi[0]), expected, rel_tol=1e-3, abs_tol=1e-6)
 
 
 def test_an_agent_without_validation_examples_follows_the_others():
     prior = torch.tensor([0.7, 0.2, 0.1])
     assert torch.allclose(
-        weights({"prior": prior, "unit": torch.tensor(1.0)}, torch.zeros(3), torch.tensor(0.0)), prior
+        weights({"prior": prior, "variance": torch.tensor(1.0)}, torch.zeros(3), torch.tensor(0.0)), prior
     )
 
 
 def test_the_prior_is_the_mean_over_the_agents_and_one_that_prefers_nothing():
     method = Adapted(ff.FedAvg())
     G = method.G
-    adapt = {"phase": torch.tensor(WEIGH), "prior": torch.full((G,), 1 / G), "unit": torch.tensor(1.0)}
+    adapt = {"phase": torch.tensor(WEIGH), "prior": torch.full((G,), 1 / G), "variance": torch.tensor(1.0)}
     pi = torch.zeros(G).index_fill(0, torch.tensor(0), 3.0)  # three agents, all for the shared prediction
     after = method.aggregate({"adapt": adapt}, {"pi": pi, "agents": torch.tensor(3.0)}, {}, torch.arange(3))
     expected = torch.full((G,), 1 / G / 4).index_fill(0, torch.tensor(0), (3 + 1 / G) / 4)

@@ -5,12 +5,13 @@ data, or with a network that it trained alone; the latter two also held near the
 Gaussian prior. It tries each for several numbers of steps on its training examples, and weighs them by their losses
 on its validation examples. That is an E step over candidates g instead of clusters:
 
-    pi_eg  proportional to  prior_g exp(-TEMPERATURE n_e loss_eg / unit)
+    pi_eg  proportional to  prior_g exp(-TEMPERATURE n_e loss_eg)
 
+In a regression the exponent is the likelihood of errors whose variance differs from agent to agent: see `weights`.
 The prior is the mean of pi over all agents, found by a few rounds of EM, so an agent with few examples follows what
 helps the others. Then it trains the candidates once more on all its examples, and predicts with their mixture.
 
-server  {"adapt": {"phase": [], "prior": [G], "unit": [], "first": [1, ...]}}, beside the method's own
+server  {"adapt": {"phase": [], "prior": [G], "variance": [], "first": [1, ...]}}, beside the method's own
 agent   {"adapt": {"own": [G - 1, ...], "losses": [G], "n": [], "pi": [G]}}, beside the method's own
 upload  add {"least": [], "n": []}, then {"pi": [G], "agents": []} in each round of EM, then {"agents": []}
 """
@@ -71,6 +72,7 @@ PATHS: tuple[Path, ...] = (
 )
 STEPS_AT_ONCE = 128  # in one call of the agent's training; batches are planned ahead
 TEMPERATURE = 0.5  # the same few examples judge many candidates, so their losses count less than in eq. 8
+VARIANCE_EXAMPLES = 4  # examples that the federation's variance of errors is worth beside an agent's own
 EM_ROUNDS = 6
 MOST_HELD_OUT = 100  # validation examples for one training example, beyond which an upload is refused
 WORST = 1e9  # the loss of a candidate that diverged
@@ -127,7 +129,7 @@ class Adapted(Wrapper):
 
     def start(self, networks: Networks, E: int) -> State:
         prior = torch.full((self.G,), 1 / self.G)
-        own = {"phase": torch.tensor(0), "prior": prior, "unit": torch.tensor(1.0), "first": networks.copies(1)}
+        own = {"phase": torch.tensor(0), "prior": prior, "variance": torch.tensor(1.0), "first": networks.copies(1)}
         return {**self.inner.start(networks, E), "adapt": own}
 
     def enroll(self, server: State) -> State:
@@ -147,10 +149,10 @@ class Adapted(Wrapper):
         one = torch.ones_like(agent.n)
         if phase == TRY:
             mine = mine | self._tried(server, state, agent)
-            least = mine["losses"].amin() if not agent.log_loss else one / 2
+            least = mine["losses"].amin() if not agent.log_loss else one  # log losses need no unit
             return {**state, "adapt": mine}, Upload(add={"least": mine["n"] * least, "n": mine["n"]}, each={})
         if WEIGH <= phase < REFIT:
-            pi = weights(server["adapt"], mine["losses"], mine["n"])
+            pi = weights(server["adapt"], mine["losses"], mine["n"], agent.log_loss)
             return {**state, "adapt": mine | {"pi": pi}}, Upload(add={"pi": pi, "agents": one}, each={})
         if phase == REFIT:
             own = self.candidates(self._shared(server, state)[0], server["adapt"]["first"], agent.on("all"))
@@ -177,8 +179,8 @@ class Adapted(Wrapper):
     def aggregate(self, server: State, add: State, each: State, cohort: Tensor) -> State:
         adapt, phase = server["adapt"], int(server["adapt"]["phase"])
         if phase == TRY:
-            unit = torch.where(add["n"] > 0, 2 * add["least"] / add["n"].clamp_min(1), 1.0).clamp_min(1e-12)
-            return {**server, "adapt": adapt | {"unit": unit}}
+            variance = torch.where(add["n"] > 0, add["least"] / add["n"].clamp_min(1), 1.0).clamp_min(1e-12)
+            return {**server, "adapt": adapt | {"variance": variance}}
         if WEIGH <= phase < REFIT:
             prior = (add["pi"] + 1 / self.G) / (add["agents"] + 1)  # one more agent, for whom all are equal
             return {**server, "adapt": adapt | {"prior": prior}}
@@ -223,7 +225,7 @@ class Adapted(Wrapper):
             return view, state
         tried = state["adapt"] | self._tried(view, state, agent)
         own = self.candidates(self._shared(view, state)[0], view["adapt"]["first"], everything)
-        pi = weights(view["adapt"], tried["losses"], tried["n"])
+        pi = weights(view["adapt"], tried["losses"], tried["n"], agent.log_loss)
         return view, {**inner, "adapt": tried | {"own": own, "pi": pi}}
 
     def released(self, server: State) -> State:
@@ -235,20 +237,29 @@ class Adapted(Wrapper):
             raise CannotRun(f"adapt: {self.inner.name} has no shared model that an agent could adapt")
 
 
-def weights(adapt: State, losses: Tensor, n: Tensor) -> Tensor:
+def weights(adapt: State, losses: Tensor, n: Tensor, log_loss: bool = True) -> Tensor:
     """Return pi_eg, the shares of the candidates in an agent's prediction, [G].
 
+    In a regression the variance of an agent's errors is not known. With the conjugate prior, which is worth nu
+    examples with the variance s^2 of the federation, the likelihood of n errors with a mean square L is
+    proportional to (1 + n L / (nu s^2))^(-(n + nu) / 2). An agent with small errors so distinguishes small ones.
+
     Args:
-        adapt: The server's `prior` and `unit`.
+        adapt: The server's `prior`, and `variance`, which is s^2.
         losses: The agent's validation loss of each candidate, [G].
         n: The number of its validation examples.
+        log_loss: Whether losses are -log of a probability.
 
     Example:
-        >>> equal = {"prior": torch.tensor([0.5, 0.5]), "unit": torch.tensor(1.0)}
+        >>> equal = {"prior": torch.tensor([0.5, 0.5]), "variance": torch.tensor(1.0)}
         >>> weights(equal, torch.tensor([1.0, 2.0]), torch.tensor(0.0))
         tensor([0.5000, 0.5000])
     """
-    return torch.softmax(adapt["prior"].log() - TEMPERATURE * n * losses / adapt["unit"], dim=-1)
+    misfit = n * losses
+    if not log_loss:
+        nu = VARIANCE_EXAMPLES
+        misfit = (n + nu) / 2 * torch.log1p(misfit / (nu * adapt["variance"]))
+    return torch.softmax(adapt["prior"].log() - TEMPERATURE * misfit, dim=-1)
 
 
 def adapted(algorithm: Algorithm, by_default: bool) -> Algorithm:
