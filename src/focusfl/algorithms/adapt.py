@@ -105,15 +105,17 @@ class Adapted(Wrapper):
         return {k: torch.where(broadcast(finite, v), v, start[k]) for k, v in own.items()}
 
     def _along(self, path: Path, start: Models, agent: Agent) -> Iterator[Models]:
-        """Yield the model after each number of steps of a path."""
+        """Yield the model after each number of steps of a path; in its second half the learning rate falls."""
         others = agent.trainable[:-1]  # the last one is the intercept
         options = SgdOptions(freeze=others if path.kind == "intercept" else ())
         if path.examples:
             options["pull"] = Pull(start, path.examples / agent.n)
+        allowed = [steps for steps in path.steps if steps <= self.steps]
         w, done = start, 0
-        for steps in (steps for steps in path.steps if steps <= self.steps):
+        for steps in allowed:
             while done < steps:
                 options["steps"] = min(steps - done, STEPS_AT_ONCE)
+                options["rate"] = min(1.0, 2 * (1 - done / allowed[-1]))
                 w, done = agent.sgd(w, **options), done + options["steps"]
             yield w
 

@@ -68,6 +68,7 @@ class SgdOptions(TypedDict, total=False):
         weights: [M, n], the weight of each example in each model's loss, which becomes mean(weight * loss).
         freeze: Names of tensors that are not trained.
         steps: The number of steps, in place of the K local steps of a round.
+        rate: A factor of the learning rate.
     """
 
     pull: Pull | None
@@ -75,6 +76,7 @@ class SgdOptions(TypedDict, total=False):
     weights: Tensor | None
     freeze: Collection[str]
     steps: int
+    rate: float
 
 
 AgentPart = Literal["validation", "all"]

@@ -114,7 +114,7 @@ class LocalAgent:
         """Take K local steps, in place, on `model`, which starts as w_m: eqs. 4-5."""
         pull, freeze, all_weights = options.get("pull"), options.get("freeze", ()), options.get("weights")
         weights = None if all_weights is None else all_weights[m]
-        optimiser = LocalOptimiser(self.train, self.lr)
+        optimiser = LocalOptimiser(self.train, self.lr * options.get("rate", 1.0))
         reusable = weights is None and not freeze  # the E step's forward pass can serve as the first step's
         train = self.train.with_steps(options.get("steps"))
         for k, (batch, rows) in enumerate(self._batches(train)):

@@ -157,6 +157,7 @@ class VmapAgent:
             extra |= {f"to/{k}": pull.to[k] for k in names}
         freeze = options.get("freeze", ())
         chunk = self.chunk.with_steps(options.get("steps"))
-        request = SgdRequest(self.task, chunk, self.train, self.lr, names, list(extra), freeze)
+        lr = self.lr * options.get("rate", 1.0)
+        request = SgdRequest(self.task, chunk, self.train, lr, names, list(extra), freeze)
         theta = Sgd.apply(request, self.slot, only, *w.values(), *extra.values())  # type: ignore[no-untyped-call]
         return dict(zip(names, theta, strict=True))
