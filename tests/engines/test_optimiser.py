@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import focusfl as ff
+from focusfl.core import Upload, scale
 from focusfl.engines.optimiser import LocalOptimiser
 
 
@@ -34,3 +35,19 @@ def test_the_same_steps_as_torch(options, theirs, decay):
         ours.step({"w": w}, {"w": parameter.grad.clone()})
         reference.step()
     assert torch.allclose(w, parameter.detach(), atol=1e-12, rtol=0)
+
+
+class AtRate(ff.FedAvg):
+    """FedAvg whose agents train with a quarter of the learning rate."""
+
+    def local(self, server, state, agent):
+        theta = agent.sgd(server["w"], rate=0.25)
+        return state, Upload(add={"theta": scale(theta, agent.n), "n": agent.n}, each={})
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+def test_a_quarter_of_the_rate_is_a_quarter_of_the_learning_rate(engine):
+    fed, options = ff.data.synthetic(), {"rounds": 2, "engine": engine, "bayes": "none"}
+    one = ff.fit(AtRate(), fed, train=ff.Train(lr=0.2), **options)
+    other = ff.fit(ff.FedAvg(), fed, train=ff.Train(lr=0.05), **options)
+    assert torch.equal(one.loss, other.loss)
