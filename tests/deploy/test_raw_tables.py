@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.deploy import ENV, free_ports, running, wait_until
+from helpers.deploy import ENV, SHORT_PAUSES, free_ports, running, wait_until
 from helpers.raw_tables import write_site
 
 import focusfl as ff
@@ -49,7 +49,7 @@ def test_raw_tables_of_three_processes_give_the_numbers_of_a_folder(tmp_path: Pa
         f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{link}"\ninsecure = true\n'
     )
     app = write_app(tmp_path / "app", CONFIG | {"out": str(out), "wait": 100.0, "timeout": 100.0})
-    env, log = {"FLWR_HOME": str(home)}, tmp_path / "superlink.log"
+    env, log = SHORT_PAUSES | {"FLWR_HOME": str(home)}, tmp_path / "superlink.log"
     with ExitStack() as stack:
         server = [BIN / "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", ports.superlink]
         stack.enter_context(running([*server, "--disable-runtime-dependency-installation"], log, **env))
