@@ -13,7 +13,6 @@ from math import hypot, isfinite, sqrt
 from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
-
 from focusfl.report.rows import Row, agent_numbers, direction
 
 BASELINES = {"fedavg": "FedAvg", "local": "training alone"}  # what methods are compared with, by algorithm

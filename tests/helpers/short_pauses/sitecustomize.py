@@ -1,4 +1,4 @@
-"""Flower's processes without its fixed pauses: Python imports this file at their start, as its folder is on the path.
+"""Flower's processes without its fixed pauses. Python imports this file at their start: its folder is on the path.
 
 Flower looks for new messages and for replies every three seconds, and a node says every half minute that it is
 alive; it is taken for gone after twice that time. Nothing else changes: who waits still waits for the same event.
