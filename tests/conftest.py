@@ -19,6 +19,7 @@ from focusfl.cli import app as cli
 
 torch.set_num_threads(1)
 os.environ.update(ENV)  # one cache of real data for all tests and the processes they start
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # their idle threads leave the cores to other processes
 settings.register_profile("focusfl", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("focusfl")
 
