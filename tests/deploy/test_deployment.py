@@ -155,7 +155,7 @@ def test_a_run_that_was_killed_and_resumed_equals_the_serial_engine(site: Site) 
     out = site.train("whole", "wait=100")
     log = site.folder / "superlink.log"
     # before nodes have the whole message, they would wait for the rest until Flower takes the ServerApp for gone
-    wait_until(lambda: len(site.history(out)) >= 1 and site.training(2), log, 200)
+    wait_until(lambda: len(site.history(out)) >= 1 and site.training(2), log)
     killed = server_apps(site)
     assert killed
     for pid in killed:
@@ -163,7 +163,7 @@ def test_a_run_that_was_killed_and_resumed_equals_the_serial_engine(site: Site) 
     done = len(site.history(out))
     assert 1 <= done < ROUNDS
     site.train("whole", "wait=100", "resume=true")
-    wait_until(lambda: (out / "results.json").exists(), log, 200)
+    wait_until(lambda: (out / "results.json").exists(), log)
     assert [row["round"] for row in site.history(out)] == [1, 2, 3]
     same(out, serial(ROUNDS))
     focusfl("report", str(out))
@@ -179,7 +179,7 @@ def test_a_secure_round_with_certified_nodes_is_the_plain_one(site: Site) -> Non
     """One round over real processes, in which the nodes know each other by the deployment's certificates."""
     options = "rounds=1", "eval-every=1", "secure=true", "focus.init=tied", "seed=2", "wait=100", "minimum=3"
     out = site.train("secure", *options)
-    wait_until(lambda: (out / "results.json").exists(), site.folder / "superlink.log", 600)
+    wait_until(lambda: (out / "results.json").exists(), site.folder / "superlink.log")
     assert "dropped" not in site.history(out, 2)[0]
     made = Setup.of(ff.Focus(M=2, init="tied"), federation(), 1, train=TRAIN, seed=2, engine="serial")
     *_, last = run(made)
@@ -190,9 +190,9 @@ def test_a_killed_node_is_dropped_and_participates_again_after_a_restart(site: S
     """Agent 2 is killed in mid-round: the others continue. Once restarted, it participates again."""
     out = site.train("kill", "rounds=40", "eval-every=40", "minimum=2", "timeout=60", "seed=1", "wait=5")
     log = site.folder / "superlink.log"
-    wait_until(lambda: len(site.history(out, 1)) >= 1, log, 200)
+    wait_until(lambda: len(site.history(out, 1)) >= 1, log)
     kill_tree(site.nodes[2].pid)
-    wait_until(lambda: any("2" in row.get("dropped", {}) for row in site.history(out, 1)), log, 200)
+    wait_until(lambda: any("2" in row.get("dropped", {}) for row in site.history(out, 1)), log)
     missing = next(row for row in site.history(out, 1) if "dropped" in row)
     assert set(missing["dropped"]) == {"2"}
     gone = missing["round"]
@@ -204,7 +204,7 @@ def test_a_killed_node_is_dropped_and_participates_again_after_a_restart(site: S
             site.start(2)
         return any(row["round"] > gone and "dropped" not in row for row in site.history(out, 1))
 
-    wait_until(back, log, 300)
+    wait_until(back, log)
 
 
 def kill_tree(pid: int) -> None:

@@ -103,7 +103,7 @@ def status(
             return None
 
 
-def wait_until(ready: Callable[[], bool], log: Path, seconds: float = 120) -> None:
+def wait_until(ready: Callable[[], bool], log: Path, seconds: float = 600) -> None:
     """Wait until `ready()` is true; after so many seconds, fail and show the end of the log."""
     end = time.monotonic() + seconds
     while not ready():
