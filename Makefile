@@ -7,6 +7,8 @@ VENV   ?= .venv
 export FOCUSFL_DATA ?= $(CURDIR)/.data
 # tests at the same time: each file is one process's
 JOBS   ?= 2
+# tests start hundreds of processes: none compiles the same files again
+unexport PYTHONDONTWRITEBYTECODE
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # a package is a wheel whose hash is in requirements/; focusfl itself is then installed without the index

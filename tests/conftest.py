@@ -19,6 +19,7 @@ from focusfl.cli import app as cli
 
 torch.set_num_threads(1)
 os.environ.update(ENV)  # one cache of real data for all tests and the processes they start
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # their idle threads leave the cores to other processes
 settings.register_profile("focusfl", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("focusfl")
 
@@ -30,10 +31,36 @@ MARKED_FILES = {  # by path below tests/: what a file of tests needs
     "slow": ("research/", "faults/", "run/test_sweep.py", "run/test_tracking.py", "cli/test_own_code.py"),
 }
 
+# each file is one process's: those that take the most time start first, so that no process has one left at the end
+LONGEST_FIRST = (
+    "deploy/test_deployment.py",
+    "flower/test_flower.py",
+    "data/test_text.py",
+    "deploy/test_raw_tables.py",
+    "run/test_saved.py",
+    "research/test_paper.py",
+    "deploy/test_intruders.py",
+    "research/test_paper_stored.py",
+    "data/test_images.py",
+    "run/test_sweep.py",
+    "deploy/test_superlink.py",
+    "flower/test_flower_faults.py",
+    "run/test_tracking.py",
+    "cli/test_cli.py",
+    "flower/test_simulation_processes.py",
+    "flower/test_adapted_on_flower.py",
+    "research/test_surrogates.py",
+    "run/test_presence.py",
+    "docs/test_readme.py",
+    "flower/test_fit_options_on_flower.py",
+)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark whole files and folders, so that `make quick` can leave them out."""
+    """Mark whole files and folders, so that `make quick` can leave them out; put the longest files first."""
     top = Path(__file__).parent
+    turns = {top / place: turn for turn, place in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: turns.get(item.path, len(turns)))
     for item in items:
         if item.path.is_relative_to(top):
             place = item.path.relative_to(top).as_posix()

@@ -321,7 +321,7 @@ from focusfl.run.loop import run
 from focusfl.run.setup import Setup
 
 torch.set_num_threads(1)
-fed = yelp_imdb(n=32, n_test=4, mode="tuned", length=64)
+fed = yelp_imdb(n=8, n_test=4, mode="tuned", length=64)
 train = ff.Train(optimiser="adamw", lr=5e-5, steps=1, batch=4)
 setup = Setup.of(ff.Focus(M=2, init="tied"), fed, 1, train=train, engine="serial")
 first = setup.start()[0]["w"]

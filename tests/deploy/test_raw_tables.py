@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.deploy import ENV, free_ports, running, wait_until
+from helpers.deploy import ENV, SHORT_PAUSES, free_ports, running, wait_until
 from helpers.raw_tables import write_site
 
 import focusfl as ff
@@ -48,8 +48,8 @@ def test_raw_tables_of_three_processes_give_the_numbers_of_a_folder(tmp_path: Pa
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{link}"\ninsecure = true\n'
     )
-    app = write_app(tmp_path / "app", CONFIG | {"out": str(out), "wait": 100.0, "timeout": 100.0})
-    env, log = {"FLWR_HOME": str(home)}, tmp_path / "superlink.log"
+    app = write_app(tmp_path / "app", CONFIG | {"out": str(out), "wait": 300.0, "timeout": 300.0})
+    env, log = SHORT_PAUSES | {"FLWR_HOME": str(home)}, tmp_path / "superlink.log"
     with ExitStack() as stack:
         server = [BIN / "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", ports.superlink]
         stack.enter_context(running([*server, "--disable-runtime-dependency-installation"], log, **env))
@@ -60,7 +60,7 @@ def test_raw_tables_of_three_processes_give_the_numbers_of_a_folder(tmp_path: Pa
         wait_until(lambda: "Uvicorn running" in log.read_text() or "HTTP" in log.read_text(), log)
         started = subprocess.run([BIN / "flwr", "run", app, "here"], env=ENV | env, capture_output=True, text=True)
         assert started.returncode == 0, started.stdout + started.stderr
-        wait_until((out / "results.json").exists, log, 300)
+        wait_until((out / "results.json").exists, log)
     fed = ff.data.folder(tables, label="outcome")
     *_, last = run(Setup.of(ff.Focus(M=2, adapt=False), fed, 1, engine="serial", bayes="none"))
     assert last.scores is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from helpers.deploy import free_ports, running, serving, skip_without_nginx, status, wait_until
+from helpers.deploy import SHORT_PAUSES, free_ports, running, serving, skip_without_nginx, status, wait_until
 
 from focusfl.deploy import operator, registry, runs
 from focusfl.deploy.setup import init
@@ -70,9 +70,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     init(folder, 1, ports=ports)
     (folder / "nodes/agent-0/data").mkdir()
     with ExitStack() as stack:
-        stack.enter_context(serving(folder, ports))
+        stack.enter_context(serving(folder, ports, **SHORT_PAUSES))
         registry.register(folder)
-        stack.enter_context(running([folder / "nodes/agent-0/start-supernode.sh"], out / "node.log"))
+        node = [folder / "nodes/agent-0/start-supernode.sh"]
+        stack.enter_context(running(node, out / "node.log", **SHORT_PAUSES))
         yield SimpleNamespace(folder=folder, out=out, ports=ports, log=folder / "superlink.log")
 
 

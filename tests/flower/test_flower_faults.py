@@ -33,8 +33,8 @@ from focusfl.flower.protocol.node import Job, client, number
 from focusfl.flower.simulation import Simulation
 
 
-def clumsy(fed: ff.Federation, algorithm: Algorithm) -> ClientApp:
-    """Agents 0 and 1 do as they should; 2 raises, 3 sends NaN, 4 the wrong shape, 5 answers too late."""
+def clumsy(fed: ff.Federation, algorithm: Algorithm, late: Path) -> ClientApp:
+    """Agents 0 and 1 do as they should; 2 raises, 3 sends NaN, 4 the wrong shape; 5 waits while `late` exists."""
 
     def job(context: Context) -> Job:
         e = number(context)
@@ -66,17 +66,23 @@ def clumsy(fed: ff.Federation, algorithm: Algorithm) -> ClientApp:
             add[name] = Array(np.full_like(add[name].numpy(), np.nan))
         if e == 4:
             add[name] = Array(np.zeros((1, 2), np.float32))
-        if e == 5:
-            time.sleep(20)
+        while e == 5 and late.exists():
+            time.sleep(0.1)
         return reply
 
     return app
 
 
 @pytest.fixture(scope="module")
-def clumsy_nodes() -> Iterator[tuple[Simulation, ff.Federation]]:
+def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file; while it exists, agent 5 does not answer."""
+    return tmp_path_factory.mktemp("faults") / "late"
+
+
+@pytest.fixture(scope="module")
+def clumsy_nodes(late: Path) -> Iterator[tuple[Simulation, ff.Federation]]:
     fed = people([7, 12, 5, 9, 6, 8])
-    simulation = Simulation(clumsy(fed, ff.FedAvg(weight_by_n=False)), 6)
+    simulation = Simulation(clumsy(fed, ff.FedAvg(weight_by_n=False), late), 6)
     yield simulation, fed
     simulation.close()
 
@@ -92,14 +98,21 @@ def alone(fed: ff.Federation, rounds: int) -> Tree:
 
 
 def test_what_does_not_fit_is_left_out_and_named(
-    clumsy_nodes: tuple[Simulation, ff.Federation], tmp_path: Path
+    clumsy_nodes: tuple[Simulation, ff.Federation], late: Path, tmp_path: Path
 ) -> None:
     simulation, fed = clumsy_nodes
     said: list[str] = []
+
+    def hear(line: str) -> None:
+        said.append(line)
+        if "left out: agent 5" in line:  # it takes part in what follows
+            late.unlink(missing_ok=True)
+
+    late.touch()
     task = Deployment.of(
         ff.FedAvg(), model, 6, 3, rounds=1, train=TRAIN, timeout=15, minimum=2, wait=0, out=tmp_path, bayes="none"
     )
-    row = serve(simulation.grid, task, said.append)
+    row = serve(simulation.grid, task, hear)
     (only,) = history.read(tmp_path / "runs" / "fedavg-seed0")
     why = only["dropped"]
     assert sorted(why) == ["2", "3", "4", "5"]
@@ -122,9 +135,10 @@ def test_what_does_not_fit_is_left_out_and_named(
 
 
 def test_too_few_answers_end_the_run_with_advice(clumsy_nodes: tuple[Simulation, ff.Federation]) -> None:
+    """Agents 0, 1 and 5 answer as they should."""
     simulation, _ = clumsy_nodes
-    task = Deployment.of(ff.FedAvg(), model, 6, 3, rounds=1, train=TRAIN, timeout=3, minimum=3, wait=0, seed=1)
-    with pytest.raises(TooFewReplies, match=r"[0-2] of 6 agents.*resume"):
+    task = Deployment.of(ff.FedAvg(), model, 6, 3, rounds=1, train=TRAIN, timeout=100, minimum=4, wait=0, seed=1)
+    with pytest.raises(TooFewReplies, match=r"3 of 6 agents.*resume"):
         serve(simulation.grid, task, lambda _: None)
 
 

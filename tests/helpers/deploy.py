@@ -27,6 +27,12 @@ ENV = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
     "PYTHONUNBUFFERED": "1",
 }
+# for the processes of a deployment whose messages a test waits for: without Flower's pauses of three seconds
+SHORT_PAUSES = {
+    "PYTHONPATH": os.pathsep.join(
+        [str(Path(__file__).with_name("short_pauses")), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+}
 
 
 def skip_without_nginx() -> None:
@@ -64,11 +70,11 @@ def running(command: list[object], log: Path, **env: str) -> Iterator[subprocess
 
 
 @contextmanager
-def serving(folder: Path, ports: Ports) -> Iterator[None]:
+def serving(folder: Path, ports: Ports, **env: str) -> Iterator[None]:
     """Run the SuperLink and the proxy with their start scripts."""
     server = folder / "server"
     with (
-        running([server / "start-superlink.sh"], folder / "superlink.log"),
+        running([server / "start-superlink.sh"], folder / "superlink.log", **env),
         running([server / "start-proxy.sh"], folder / "proxy.log"),
     ):
         wait_until(
@@ -97,9 +103,9 @@ def status(
             return None
 
 
-def wait_until(ready: Callable[[], bool], log: Path, seconds: float = 120) -> None:
+def wait_until(ready: Callable[[], bool], log: Path, seconds: float = 600) -> None:
     """Wait until `ready()` is true; after so many seconds, fail and show the end of the log."""
     end = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < end, log.read_text(errors="replace")[-4000:]
-        time.sleep(0.5)
+        time.sleep(0.2)

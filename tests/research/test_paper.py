@@ -192,7 +192,7 @@ def test_missing_cells_are_shown_as_missing(here):
 
 
 def test_killed_and_run_again_it_resumes(here):
-    text = SMALL.replace("rounds = 4", "rounds = 400").replace("seeds = [0, 1]", "seeds = [0]")
+    text = SMALL.replace("rounds = 4", "rounds = 200").replace("seeds = [0, 1]", "seeds = [0]")
     (here / "experiments/paper/table1-a.toml").write_text(text)
     command = [sys.executable, "-c", "from focusfl.cli import main; main()", "reproduce", "table1-a"]
     whole = subprocess.run([*command, "--cells", "whole", "--results", "one"], capture_output=True, text=True)

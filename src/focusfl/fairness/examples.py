@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from scipy.special import stdtrit
 from torch import Tensor
 
 from focusfl.fairness import intervals
@@ -50,6 +49,8 @@ def standard_error(one: Examples) -> Tensor:
 
     It is wider for few examples, as Student's t is wider than the normal distribution, and NaN for one example.
     """
+    from scipy.special import stdtrit  # takes a quarter of a second to import
+
     wider = stdtrit(one.at.diff().numpy() - 1.0, 0.975) / stdtrit(float("inf"), 0.975)
     return covariance(one, one).sqrt() * torch.from_numpy(wider)
 

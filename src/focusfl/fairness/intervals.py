@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import stdtrit
 from torch import Tensor
 
 LEVEL = 0.95  # of the intervals
@@ -134,6 +133,8 @@ def difference(one: Interval, other: Interval, rho: float = 0.0) -> Interval:
 
 def over_seeds(runs: Sequence[Interval]) -> Interval:
     """Return the interval of the mean: the mean of the limits, or Student's t of the estimates if that is wider."""
+    from scipy.special import stdtrit  # takes a quarter of a second to import
+
     low, estimate, high = torch.tensor(runs, dtype=torch.double).T
     S, mean = len(runs), float(estimate.mean())
     t = float(stdtrit(S - 1, 0.975) * estimate.std()) / sqrt(S) if S > 1 else 0.0

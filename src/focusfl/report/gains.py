@@ -13,8 +13,6 @@ from math import hypot, isfinite, sqrt
 from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
-from scipy.special import stdtrit
-
 from focusfl.report.rows import Row, agent_numbers, direction
 
 BASELINES = {"fedavg": "FedAvg", "local": "training alone"}  # what methods are compared with, by algorithm
@@ -189,6 +187,8 @@ def _half_width(gaps: Sequence[float]) -> float:
     """Half of the 95 % interval of the mean of these numbers; 0 for one number."""
     if len(gaps) < 2:
         return 0.0
+    from scipy.special import stdtrit  # takes a quarter of a second to import
+
     return float(stdtrit(len(gaps) - 1, 1 - ERROR_RATE / 2)) * stdev(gaps) / sqrt(len(gaps))
 
 
