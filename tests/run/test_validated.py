@@ -139,7 +139,9 @@ def test_on_heart_best_losses_and_faa_do_not_grow_with_the_rounds() -> None:
     short, long = (ff.fit(ff.Focus(), fed, rounds=T) for T in (3, 60))
     assert long.bayes.mean() == pytest.approx(short.bayes.mean().item(), rel=0.05)
     assert long.faa < 1.2 * short.faa
-    assert long.loss.mean() < sum(long.row()["alone"]) / 4  # the agents are better off than alone
+    seeds = [long, *(ff.fit(ff.Focus(), fed, rounds=60, seed=seed, bayes="none") for seed in (1, 2))]
+    mean = sum(float(each.loss.mean()) for each in seeds) / 3
+    assert mean < sum(long.row()["alone"]) / 4  # the agents are better off than alone
     before = [Surrogates().best(each.setup.changed(bayes="agent")).loss for each in (short, long)]
     assert before[1].mean() > 3 * before[0].mean()  # the network that is trained alone overfits
     faa = [metrics.faa(each.loss - best) for each, best in zip((short, long), before, strict=True)]
