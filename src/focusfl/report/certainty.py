@@ -125,11 +125,12 @@ def below_best_loss(runs: Sequence[Row]) -> dict[int, float]:
     if not known:
         return {}
     risks = [mean(each) for each in zip(*(row["excess_risk"] for row in known), strict=True)]
-    errors = [
-        sqrt(sum(se**2 for se in each)) / len(known)
-        for each in zip(*(row["excess_se"] for row in known), strict=True)
-    ]
-    return {e: risk for e, (risk, error) in enumerate(zip(risks, errors, strict=True)) if risk < -3 * error}
+    below = {}
+    for e, (risk, *errors) in enumerate(zip(risks, *(row["excess_se"] for row in known), strict=True)):
+        noise = [se for se in errors if se is not None]
+        if len(noise) == len(known) and risk < -3 * sqrt(sum(se**2 for se in noise)) / len(known):
+            below[e] = risk
+    return below
 
 
 def negative_risks(runs: Runs) -> list[str]:
@@ -145,7 +146,7 @@ def negative_risks(runs: Runs) -> list[str]:
         risks = [mean(each) for each in zip(*(row["excess_risk"] for row in rows), strict=True)]
         if negative := sum(risk < 0 for risk in risks):
             beyond = len(below_best_loss(rows))
-            noise = f", {beyond} by more than three standard errors" * any("excess_se" in row for row in rows)
+            noise = f", {beyond} by more than three standard errors" * any(row.get("excess_se") for row in rows)
             counts.append(f"{name} {negative} of {len(risks)}{noise}")
     if not counts:
         return []

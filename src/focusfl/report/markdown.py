@@ -77,7 +77,7 @@ def worse_off_table(rows: Sequence[Row]) -> list[str]:
     table = worse_off.table(by_method(rows))
     if table is None:
         return []
-    return [f"{worse_off.TITLE}:", grid(table[0], [[plain(cell) for cell in line] for line in table[1]])]
+    return [f"{worse_off.heading(by_method(rows))}:", grid(table[0], [[plain(cell) for cell in line] for line in table[1]])]
 
 
 def negative_risks(rows: Sequence[Row]) -> list[str]:
@@ -94,7 +94,7 @@ def in_words(rows: Sequence[Row]) -> list[str]:
     for name, lines in explained.items():
         parts += [f"{plain(name)}:", "\n".join(f"- {plain(line)}" for line in lines)]
     hint = sentences.baseline_hint(runs)
-    return [f"In words ({sentences.WHAT_COUNTS}).", *parts, *([hint] if hint else [])] if explained else []
+    return [f"In words ({sentences.what_counts(runs)}).", *parts, *([hint] if hint else [])] if explained else []
 
 
 def grid(head: list[str], lines: list[list[str]]) -> str:

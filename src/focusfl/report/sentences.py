@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from focusfl.report.advice import Rival, by_algorithm, compared_with, warnings
-from focusfl.report.gains import BASELINES, MIN_RELATIVE_GAP, Gains, alone_run
+from focusfl.report.gains import BASELINES, MIN_RELATIVE_GAP, NOISE, Gains, alone_run, compare_with_baselines
 from focusfl.report.names import CONFIDENT_LABEL, MANY, groups, numbered, uncertain_agents, who
 from focusfl.report.rows import Row, Runs, agent_numbers
 
 WARNING = "Warning: "
-WHAT_COUNTS = f"gained or lost: by more than noise, and by more than {100 * MIN_RELATIVE_GAP:g} % of the loss"
+SHARE = f"by more than {100 * MIN_RELATIVE_GAP:g} % of the loss"
+WITH_NOISE = f"gained or lost: by more than noise, and {SHARE}"
+WITHOUT_NOISE = f"gained or lost: {SHARE}; nothing is known about the noise"
 ADAPTED = {  # kinds of models in the prediction of an agent that adapts (run/adaptation.py)
     "shared": "the shared model",
     "intercept": "the shared model with an intercept of its own",
@@ -62,6 +64,14 @@ def baseline_hint(runs: Runs) -> str:
     return f"Add {' and '.join(missing)} to the algorithms to see who gains over {against}." if missing else ""
 
 
+def what_counts(runs: Runs) -> str:
+    """Say which differences count. Noise is claimed only if it is known in one of the comparisons."""
+    others = [row for rows in runs.values() for row in rows]
+    labelled = [rows for rows in runs.values() if rows and rows[0]["pi"] is not None]
+    found = [gains for rows in labelled for gains in compare_with_baselines(rows, others).values()]
+    return WITH_NOISE if any(gains.threshold == NOISE for gains in found) or not found else WITHOUT_NOISE
+
+
 def _group_sentences(runs: Sequence[Row]) -> Iterator[str]:
     """The groups of the first seed, whether the other seeds agree, and which agents are uncertain."""
     first, several = groups(runs[0]), len(runs) > 1
@@ -100,7 +110,9 @@ def _gain_sentence(row: Row, baseline: str, gains: Gains) -> str:
         parts.append(text.format(len(agents) or "none") + (f" ({who(row, agents)})" if listed else ""))
     beyond = f", a difference beyond {gains.threshold}" if gains.overall else ""
     means = f"The mean loss is {ours:.3g} instead of {theirs:.3g}{beyond}."
-    return f"Compared with {baseline}: {', '.join(parts)}. {means}"
+    has = "it has" if len(gains.unknown) == 1 else "they have"
+    without = f"; {who(row, gains.unknown)} left out, because {has} too few test examples" if gains.unknown else ""
+    return f"Compared with {baseline}: {', '.join(parts)}{without}. {means}"
 
 
 def _judgement(baseline: str, rival: Rival, metric: str) -> Iterator[str]:

@@ -106,7 +106,7 @@ def worse_off(runs: Runs) -> RenderableType:
         table.add_column(heading, justify="right" if i else "left", overflow="fold")
     for line in made[1]:
         table.add_row(*line)
-    return Group(Text(worse.TITLE, style="italic"), table)
+    return Group(Text(worse.heading(runs), style="italic"), table)
 
 
 def negative(runs: Runs) -> RenderableType:
@@ -222,4 +222,4 @@ def in_words(runs: Runs) -> RenderableType:
         return Group()
     hint = sentences.baseline_hint(runs)
     parts += [Text(hint), ""] if hint else []
-    return Group(Text.assemble(("In words", "bold"), f" ({sentences.WHAT_COUNTS})"), "", *parts)
+    return Group(Text.assemble(("In words", "bold"), f" ({sentences.what_counts(runs)})"), "", *parts)

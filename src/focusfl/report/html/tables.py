@@ -100,12 +100,13 @@ def worse_off_table(section: Section) -> str:
     """How many agents are worse off than alone, and than under FedAvg: one table for each part."""
     tables = []
     for part, methods in parts(section).items():
-        made = worse_off.table({known_title(method): runs for method, runs in methods.items() if runs})
+        named = {known_title(method): runs for method, runs in methods.items() if runs}
+        made = worse_off.table(named)
         if made is not None:
             html = [
                 _row(name) + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>" for name, *cells in made[1]
             ]
-            tables.append(_plain_table(": ".join(filter(None, [part, worse_off.TITLE])), made[0], html))
+            tables.append(_plain_table(": ".join(filter(None, [part, worse_off.heading(named)])), made[0], html))
     return "".join(tables)
 
 
