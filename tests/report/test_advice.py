@@ -191,3 +191,14 @@ def test_advice_never_contradicts_itself(made):
         if rival.algorithm in ("local", "fedavg") and rival.gains.lost:
             where = "alone" if rival.algorithm == "local" else "with FedAvg"
             assert f"worse than {where}" in said
+
+
+def test_who_should_train_alone_and_who_should_use_fedavg_is_said_by_name():
+    names = ["aarau", "bern", "elm", "zürich"]
+    ours = run([0] * 4, [1.0] * 4, names=names, algorithm="fedsoft", method="fedsoft")
+    local, fedavg = base("local", [3.0, 3.0, 0.5, 2.0]), base("fedavg", [3.0, 1.0, 1.0, 0.6])
+    (line,) = warned(ours, [local, fedavg, base("ditto", [1.0] * 4)])
+    assert "Let elm train alone. Use FedAvg for zürich." in line
+    both = [local | {"loss": [3.0, 3.0, 0.5, 0.4]}, fedavg, base("ditto", [1.0] * 4)]
+    (line,) = warned(ours, both)  # zürich loses against both, more against training alone
+    assert "Let elm and zürich train alone." in line and "Use FedAvg" not in line

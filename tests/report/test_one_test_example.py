@@ -31,6 +31,7 @@ def test_it_is_left_out_by_name_and_the_others_are_judged():
     assert gains.threshold == "noise" and worse_off(gains).agents == 3
     (line,) = (line for line in explain([OURS], [FEDAVG]) if line.startswith("Compared"))
     assert "1 of 3 agents gained (aarau)" in line and "flims left out" in line and "too few test examples" in line
+    assert "Without it the mean loss is 1 instead of 1" in line
 
 
 @pytest.mark.parametrize("key", ["gap_se", "alone_se"])

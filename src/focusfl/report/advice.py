@@ -199,7 +199,7 @@ def warnings(runs: Sequence[Row], others: Sequence[Row]) -> Iterator[str]:
     facts = [*_alone_is_better(row, one, local), *_fedavg_is_better(row, fedavg)]
     best = recommended(runs, found)
     if facts and (best is None or best.algorithm == "local"):
-        tried = {r["algorithm"] for r in others}
+        tried = {r["algorithm"] for r in [row, *others]}
         advice = _advice(row, one, fedavg, local, bool(fewer), [m for m in PERSONAL if m not in tried])
         better = f"{better}. {advice}" if better else advice
     if facts or better:
@@ -257,11 +257,26 @@ def _advice(
         options = ["M = 2 or more", *options]
     if options:
         return f"Try {' or '.join(options)}"
-    if with_fedavg and not alone:
-        return f"Use FedAvg for {'it' if len(with_fedavg) == 1 else 'them'}"
-    if untried:
+    if untried and (alone or not with_fedavg):
         return f"Compare with methods that give every agent a model of its own: add {' and '.join(untried)}"
-    return f"Let {'it' if len(alone) == 1 else 'them'} train alone"
+    return ". ".join(_for_each(row, fedavg, local))
+
+
+def _for_each(row: Row, fedavg: Rival | None, local: Rival | None) -> Iterator[str]:
+    """Say by name who should train alone and who should use FedAvg: whoever loses against both, where it loses more."""
+    alone = [] if local is None else local.gains.lost
+    with_fedavg = [] if fedavg is None else fedavg.gains.lost
+    if local is not None and not alone and not with_fedavg:  # all together lose, no single agent does beyond noise
+        alone = [e for e in local.gains.pairs if (means := local.gains.mean_losses([e]))[0] > means[1]]
+    if local is not None and fedavg is not None:
+        both = set(alone) & set(with_fedavg)
+        better = {e for e in both if local.gains.mean_losses([e])[1] <= fedavg.gains.mean_losses([e])[1]}
+        alone = [e for e in alone if e not in both - better]
+        with_fedavg = [e for e in with_fedavg if e not in better]
+    if alone:
+        yield f"Let {who(row, alone)} train alone"
+    if with_fedavg:
+        yield f"Use FedAvg for {who(row, with_fedavg)}"
 
 
 def _longer_warmup(row: Row) -> list[str]:

@@ -109,7 +109,8 @@ def _gain_sentence(row: Row, baseline: str, gains: Gains) -> str:
         listed = agents and not (row.get("names") and agents is gains.same and len(agents) > MANY)
         parts.append(text.format(len(agents) or "none") + (f" ({who(row, agents)})" if listed else ""))
     beyond = f", a difference beyond {gains.threshold}" if gains.overall else ""
-    means = f"The mean loss is {ours:.3g} instead of {theirs:.3g}{beyond}."
+    mean = f"Without {'it' if len(gains.unknown) == 1 else 'them'} the mean" if gains.unknown else "The mean"
+    means = f"{mean} loss is {ours:.3g} instead of {theirs:.3g}{beyond}."
     has = "it has" if len(gains.unknown) == 1 else "they have"
     without = f"; {who(row, gains.unknown)} left out, because {has} too few test examples" if gains.unknown else ""
     return f"Compared with {baseline}: {', '.join(parts)}{without}. {means}"
