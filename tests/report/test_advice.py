@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from helpers.rows import PARAMS, base, hard, run, warned
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -202,3 +203,18 @@ def test_who_should_train_alone_and_who_should_use_fedavg_is_said_by_name():
     both = [local | {"loss": [3.0, 3.0, 0.5, 0.4]}, fedavg, base("ditto", [1.0] * 4)]
     (line,) = warned(ours, both)  # zürich loses against both, more against training alone
     assert "Let elm and zürich train alone." in line and "Use FedAvg" not in line
+
+
+@pytest.mark.parametrize("method", ["fedsoft", "fedem"])
+def test_a_method_that_mixes_models_is_not_told_to_use_fewer_clusters(method):
+    spread = [[0.4, 0.6]] * 4
+    ours = run([1] * 4, pi=spread, algorithm=method, method=method, n=[5] * 4)
+    said = " ".join(explain([ours], [base("fedavg", [2.0] * 4)]))
+    assert "mix several models" in said and "fewer clusters" not in said and "uncertain" not in said
+    focus = " ".join(explain([run([1] * 4, pi=spread)], [base("fedavg", [2.0] * 4)]))
+    assert "uncertain" in focus and "fewer clusters" in focus
+    certain = warned(ours | {"pi": hard([1, 1, 1, 1])}, [base("fedavg", [2.0] * 4)])
+    assert any("fewer than 50 training examples" in line for line in certain)
+    worse = run([0, 0, 1, 1], pi=[[0.6, 0.4]] * 2 + spread[:2], algorithm=method, method=method)
+    (line,) = warned(worse, [base("fedavg", [1.0, 1.0, 1.0, 0.5])])
+    assert "Use FedAvg for agent 3." in line and "clusters" not in line

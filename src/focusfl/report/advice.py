@@ -25,7 +25,7 @@ from focusfl.report.gains import (
     judge,
     rivals,
 )
-from focusfl.report.names import CONFIDENT_LABEL, groups, uncertain_agents, who
+from focusfl.report.names import CONFIDENT_LABEL, MIXTURES, groups, uncertain_agents, who
 from focusfl.report.rows import Row, agent_numbers
 
 PERSONAL = ("ditto", "fedsoft")  # methods that give every agent a model of its own
@@ -195,12 +195,14 @@ def warnings(runs: Sequence[Row], others: Sequence[Row]) -> Iterator[str]:
     metric, found = compared_with(runs, others)
     fedavg, local = by_algorithm(found, "fedavg"), by_algorithm(found, "local")
     better, one = recommendation(runs, found, metric), all(len(groups(run)) == 1 for run in runs)
-    fewer = [*_small_groups(row, one), *_doubtful_groups(runs, one)]
+    spread = len(uncertain_agents(runs)) > MAX_UNCERTAIN_SHARE * len(agent_numbers(row))
+    mixes = spread and row["algorithm"] in MIXTURES  # then no cluster is anybody's alone
+    fewer = [] if mixes else [*_small_groups(row, one), *_doubtful_groups(runs, one)]
     facts = [*_alone_is_better(row, one, local), *_fedavg_is_better(row, fedavg)]
     best = recommended(runs, found)
     if facts and (best is None or best.algorithm == "local"):
         tried = {r["algorithm"] for r in [row, *others]}
-        advice = _advice(row, one, fedavg, local, bool(fewer), [m for m in PERSONAL if m not in tried])
+        advice = _advice(row, one or mixes, fedavg, local, bool(fewer), [m for m in PERSONAL if m not in tried])
         better = f"{better}. {advice}" if better else advice
     if facts or better:
         yield "".join(f"{part}." for part in ["; ".join(facts), f" {better}" if facts else better] if part)

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from focusfl.report.advice import Rival, by_algorithm, compared_with, warnings
 from focusfl.report.gains import BASELINES, MIN_RELATIVE_GAP, NOISE, Gains, alone_run, compare_with_baselines
-from focusfl.report.names import CONFIDENT_LABEL, MANY, groups, numbered, uncertain_agents, who
+from focusfl.report.names import CONFIDENT_LABEL, MANY, MIXTURES, groups, numbered, uncertain_agents, who
 from focusfl.report.rows import Row, Runs, agent_numbers
 
 WARNING = "Warning: "
@@ -93,11 +93,14 @@ def _group_sentences(runs: Sequence[Row]) -> Iterator[str]:
         confident = f"every largest label pi is {CONFIDENT_LABEL} or more"
         yield f"All assignments are confident: {confident}{mean and f' ({mean})'}."
         return
-    are, their = ("is", "its") if len(unsure) == 1 else ("are", "their")
+    one = len(unsure) == 1
+    are, their = ("is uncertain", "its") if one else ("are uncertain", "their")
+    if runs[0]["algorithm"] in MIXTURES:
+        are = "mixes several models" if one else "mix several models"
     least = f"{'down to ' * (len(unsure) > 1)}{min(unsure.values()):.2f}"
     labels = f"{their} largest label pi is below {CONFIDENT_LABEL} ({least}{mean and f'; {mean}'})"
     agents = who(runs[0], list(unsure))
-    yield f"{agents if runs[0].get('names') else agents.capitalize()} {are} uncertain: {labels}."
+    yield f"{agents if runs[0].get('names') else agents.capitalize()} {are}: {labels}."
 
 
 def _gain_sentence(row: Row, baseline: str, gains: Gains) -> str:
