@@ -97,6 +97,7 @@ def test_how_agents_adapted_is_said_by_name():
     names = ["aarau", "bern", "chur", "davos"]
     row = run([0] * 4, params=ONE | {"adapt": True}, adaptation=shares, names=names)
     (line,) = (line for line in explain([row]) if "adapted the shared model" in line)
+    assert "largest share" in line and "Most of" not in line  # 50% of chur's, and it may be less
     assert "the shared model for aarau;" in line and "trained alone for davos;" in line
     assert "its own data for bern and chur." in line and "30% shared" in line and "28% trained alone" in line
     del row["adaptation"]
@@ -216,5 +217,14 @@ def test_a_method_that_mixes_models_is_not_told_to_use_fewer_clusters(method):
     certain = warned(ours | {"pi": hard([1, 1, 1, 1])}, [base("fedavg", [2.0] * 4)])
     assert any("fewer than 50 training examples" in line for line in certain)
     worse = run([0, 0, 1, 1], pi=[[0.6, 0.4]] * 2 + spread[:2], algorithm=method, method=method)
-    (line,) = warned(worse, [base("fedavg", [1.0, 1.0, 1.0, 0.5])])
+    (line,) = warned(worse, [base("fedavg", [1.3, 1.3, 1.0, 0.5])])
     assert "Use FedAvg for agent 3." in line and "clusters" not in line
+
+
+def test_the_judgement_by_a_metric_says_what_its_noise_is():
+    ours, fedavg = (row | {"metrics": {"auc": [0.7, 0.8, 0.6, 0.9]}} for row in (run(), base("fedavg", [2.0] * 4)))
+    (line,) = (line for line in explain([ours], [fedavg]) if line.startswith("Judged"))
+    assert "no clear difference" in line and "spread" in line and "agents" in line and "seeds" not in line
+    again = [row | {"seed": 1} for row in (ours, fedavg)]
+    (line,) = (line for line in explain([ours, again[0]], [fedavg, again[1]]) if line.startswith("Judged"))
+    assert "agents and seeds" in line

@@ -124,10 +124,11 @@ def _judgement(baseline: str, rival: Rival, metric: str) -> Iterator[str]:
     if rival.judged is not None:
         judged = rival.judged
         beyond = ", a difference beyond noise" if judged.overall else ", no clear difference"
+        spread = "the spread of the differences over agents" + " and seeds" * (len(rival.rows) > 1)
         opposite = judged.overall * rival.gains.overall < 0
         yield (
             f"Judged by {metric}, which decides: compared with {baseline} its mean is {judged.ours:.3f} instead of "
-            f"{judged.theirs:.3f}{beyond}{'; the loss says the opposite' * opposite}."
+            f"{judged.theirs:.3f}{beyond} (noise here: {spread}){'; the loss says the opposite' * opposite}."
         )
     elif rival.disputed and rival.accuracies is not None:
         both = "higher" if rival.gains.overall > 0 else "lower"  # a higher accuracy is good, a higher loss is not
@@ -146,7 +147,7 @@ def _shared_models(row: Row) -> str:
 
 
 def _adaptation(runs: Sequence[Row]) -> Iterator[str]:
-    """That agents adapted the shared model, and what most of each agent's prediction is, mean over the seeds."""
+    """That agents adapted the shared model, and the largest share of each agent's prediction, mean over the seeds."""
     if not runs[0]["params"].get("adapt"):
         return
     adapted = "Every agent adapted the shared model to its own data after the last round"
@@ -164,4 +165,4 @@ def _adaptation(runs: Sequence[Row]) -> Iterator[str]:
         f"{ADAPTED[kind]} for {'the others' if kind == rest else who(runs[0], mostly[kind])}" for kind in by_size
     ]
     shares = ", ".join(f"{fmean(values):.0%} {SHORT[kind]}" for kind, values in means.items())
-    yield f"{adapted}. Most of its prediction is {'; '.join(parts)}. On average: {shares}."
+    yield f"{adapted}. The largest share of its prediction is {'; '.join(parts)}. On average: {shares}."
