@@ -265,7 +265,7 @@ def _advice(
 
 
 def _for_each(row: Row, fedavg: Rival | None, local: Rival | None) -> Iterator[str]:
-    """Say by name who should train alone and who should use FedAvg: whoever loses against both, where it loses more."""
+    """Say by name who should train alone and who should use FedAvg; who loses against both, the better one."""
     alone = [] if local is None else local.gains.lost
     with_fedavg = [] if fedavg is None else fedavg.gains.lost
     if local is not None and not alone and not with_fedavg:  # all together lose, no single agent does beyond noise

@@ -8,7 +8,8 @@ from statistics import mean
 from typing import Literal
 
 from focusfl.fairness.intervals import Interval, difference, over_seeds
-from focusfl.report.rows import IntervalRow, Row, Runs
+from focusfl.report.names import who
+from focusfl.report.rows import IntervalRow, Row, Runs, agent_numbers
 
 TITLE = "FAA corrected for noise, with 95 % intervals over test examples and seeds"
 UNKNOWN = "-"
@@ -163,5 +164,5 @@ def below_best_loss_lines(parts: dict[str, Runs]) -> list[str]:
                 e = min(below, key=lambda e: below[e])
                 where = ": ".join(filter(None, [part, name]))
                 count = f"{len(below)} of {len(runs[0]['loss'])} agents"
-                lines.append(f"{where}: {count}, agent {e} by {-below[e]:.3f}")
+                lines.append(f"{where}: {count}, {who(runs[0], [agent_numbers(runs[0])[e]])} by {-below[e]:.3f}")
     return lines

@@ -115,7 +115,8 @@ def _gain_sentence(row: Row, baseline: str, gains: Gains) -> str:
     mean = f"Without {'it' if len(gains.unknown) == 1 else 'them'} the mean" if gains.unknown else "The mean"
     means = f"{mean} loss is {ours:.3g} instead of {theirs:.3g}{beyond}."
     has = "it has" if len(gains.unknown) == 1 else "they have"
-    without = f"; {who(row, gains.unknown)} left out, because {has} too few test examples" if gains.unknown else ""
+    why = f"left out, because {has} too few test examples"
+    without = f"; {who(row, gains.unknown)} {why}" if gains.unknown else ""
     return f"Compared with {baseline}: {', '.join(parts)}{without}. {means}"
 
 

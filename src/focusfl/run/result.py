@@ -111,7 +111,7 @@ class Result:
 
     @cached_property
     def excess_se(self) -> Tensor | None:
-        """The standard error of each agent's excess risk, NaN for an agent with one test example; None if all are."""
+        """The standard error of each agent's excess risk: NaN with one test example, None if all are."""
         se = None if self.examples is None else standard_error(self.examples)
         return se if se is not None and torch.isfinite(se).any() else None
 
