@@ -148,7 +148,7 @@ def _shared_models(row: Row) -> str:
 
 
 def _adaptation(runs: Sequence[Row]) -> Iterator[str]:
-    """That agents adapted the shared model, and the largest share of each agent's prediction, mean over the seeds."""
+    """That agents adapted the shared model, and the largest share of each prediction, mean over the seeds."""
     if not runs[0]["params"].get("adapt"):
         return
     adapted = "Every agent adapted the shared model to its own data after the last round"
