@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from helpers.rows import PARAMS, base, hard, run, warned
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -96,6 +97,7 @@ def test_how_agents_adapted_is_said_by_name():
     names = ["aarau", "bern", "chur", "davos"]
     row = run([0] * 4, params=ONE | {"adapt": True}, adaptation=shares, names=names)
     (line,) = (line for line in explain([row]) if "adapted the shared model" in line)
+    assert "largest share" in line and "Most of" not in line  # 50% of chur's, and it may be less
     assert "the shared model for aarau;" in line and "trained alone for davos;" in line
     assert "its own data for bern and chur." in line and "30% shared" in line and "28% trained alone" in line
     del row["adaptation"]
@@ -191,3 +193,38 @@ def test_advice_never_contradicts_itself(made):
         if rival.algorithm in ("local", "fedavg") and rival.gains.lost:
             where = "alone" if rival.algorithm == "local" else "with FedAvg"
             assert f"worse than {where}" in said
+
+
+def test_who_should_train_alone_and_who_should_use_fedavg_is_said_by_name():
+    names = ["aarau", "bern", "elm", "zürich"]
+    ours = run([0] * 4, [1.0] * 4, names=names, algorithm="fedsoft", method="fedsoft")
+    local, fedavg = base("local", [3.0, 3.0, 0.5, 2.0]), base("fedavg", [3.0, 1.0, 1.0, 0.6])
+    (line,) = warned(ours, [local, fedavg, base("ditto", [1.0] * 4)])
+    assert "Let elm train alone. Use FedAvg for zürich." in line
+    both = [local | {"loss": [3.0, 3.0, 0.5, 0.4]}, fedavg, base("ditto", [1.0] * 4)]
+    (line,) = warned(ours, both)  # zürich loses against both, more against training alone
+    assert "Let elm and zürich train alone." in line and "Use FedAvg" not in line
+
+
+@pytest.mark.parametrize("method", ["fedsoft", "fedem"])
+def test_a_method_that_mixes_models_is_not_told_to_use_fewer_clusters(method):
+    spread = [[0.4, 0.6]] * 4
+    ours = run([1] * 4, pi=spread, algorithm=method, method=method, n=[5] * 4)
+    said = " ".join(explain([ours], [base("fedavg", [2.0] * 4)]))
+    assert "mix several models" in said and "fewer clusters" not in said and "uncertain" not in said
+    focus = " ".join(explain([run([1] * 4, pi=spread)], [base("fedavg", [2.0] * 4)]))
+    assert "uncertain" in focus and "fewer clusters" in focus
+    certain = warned(ours | {"pi": hard([1, 1, 1, 1])}, [base("fedavg", [2.0] * 4)])
+    assert any("fewer than 50 training examples" in line for line in certain)
+    worse = run([0, 0, 1, 1], pi=[[0.6, 0.4]] * 2 + spread[:2], algorithm=method, method=method)
+    (line,) = warned(worse, [base("fedavg", [1.3, 1.3, 1.0, 0.5])])
+    assert "Use FedAvg for agent 3." in line and "clusters" not in line
+
+
+def test_the_judgement_by_a_metric_says_what_its_noise_is():
+    ours, fedavg = (row | {"metrics": {"auc": [0.7, 0.8, 0.6, 0.9]}} for row in (run(), base("fedavg", [2.0] * 4)))
+    (line,) = (line for line in explain([ours], [fedavg]) if line.startswith("Judged"))
+    assert "no clear difference" in line and "spread" in line and "agents" in line and "seeds" not in line
+    again = [row | {"seed": 1} for row in (ours, fedavg)]
+    (line,) = (line for line in explain([ours, again[0]], [fedavg, again[1]]) if line.startswith("Judged"))
+    assert "agents and seeds" in line

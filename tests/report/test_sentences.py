@@ -157,7 +157,7 @@ def test_one_group_of_agents_that_differ_is_a_wrong_start():
         ({}, ["fewer clusters", "warmup longer than 3"]),
         ({"params": PARAMS | {"init": "tied"}}, ["fewer clusters", 'init = "split"']),
         ({"algorithm": "ifca", "params": {"M": 2}}, ["fewer clusters"]),
-        ({"clusters": [0] * 4, "pi": hard([0] * 4)}, ["Use FedAvg for them"]),
+        ({"clusters": [0] * 4, "pi": hard([0] * 4)}, ["Use FedAvg for agents 2-3"]),
     ],
 )
 def test_agents_that_lose_against_fedavg_are_named(more, advice):
@@ -198,7 +198,7 @@ def test_the_method_that_serves_agents_better_is_recommended_on_validation_data(
 def test_what_was_tried_is_not_suggested_again():
     tried = [base("local", [1.0, 1.0, 1.0, 0.5]), base("ditto", [1.0] * 4), base("fedsoft", [1.0] * 4)]
     assert only(warned(run([0] * 4), tried[:2]), "add fedsoft")
-    assert only(warned(run([0] * 4), tried), "Training alone serves 1 of 4", "Let it train alone")
+    assert only(warned(run([0] * 4), tried), "Training alone serves 1 of 4", "Let agent 3 train alone")
 
 
 def test_a_gain_over_fedavg_with_one_group_is_not_called_sufficient():

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from focusfl.fairness import intervals
+from focusfl.fairness.scores import defined
 from focusfl.util import sealed
 from focusfl.util.errors import InputError
 
@@ -65,10 +66,13 @@ def correlation(one: Examples, other: Examples) -> float:
     Returns:
         The correlation; 0 if one of them has no noise.
     """
-    pairs = [(agent_means(v), covariance(v, v).sqrt()) for v in (one, other)]
+    known = one.at.diff() > 1  # of one example there is no noise to be known
+    if not known.any():
+        return 0.0
+    pairs = [(agent_means(v)[known], covariance(v, v)[known].sqrt()) for v in (one, other)]
     if not pairs[0][1].max() or not pairs[1][1].max():
         return 0.0
-    r = (covariance(one, other) / (pairs[0][1] * pairs[1][1])).nan_to_num(0, 0, 0).clamp(-1, 1).float()
+    r = (covariance(one, other)[known] / (pairs[0][1] * pairs[1][1])).nan_to_num(0, 0, 0).clamp(-1, 1).float()
     ends = []
     for x, s in pairs:
         s = s.clamp_min(1e-9 * float(s.max()))
@@ -83,7 +87,7 @@ def correlation(one: Examples, other: Examples) -> float:
 
 def compare_with(
     folder: Path, others: Mapping[str, Path], paired: Container[str]
-) -> tuple[dict[str, float], dict[str, list[float]]]:
+) -> tuple[dict[str, float], dict[str, list[float | None]]]:
     """Compare a run with other methods' runs on the same examples, as far as they kept theirs.
 
     Args:
@@ -92,10 +96,12 @@ def compare_with(
         paired: The methods for which the standard errors of the differences are wanted.
 
     Returns:
-        By method: the correlation of the noise of FAA; and the standard error of each agent's difference, [E].
+        By method: the correlation of the noise of FAA; and the standard error of each agent's difference, [E], None
+        for an agent with one test example.
     """
     mine = read(folder / NAME, "excess", "at")
-    correlations, errors = {}, {}
+    correlations: dict[str, float] = {}
+    errors: dict[str, list[float | None]] = {}
     for method, path in others.items():
         its = read(path / NAME, "excess", "at")
         if mine is None or its is None or not torch.equal(its[1], mine[1]):
@@ -103,7 +109,7 @@ def compare_with(
         one, other = Examples(*mine), Examples(*its)
         correlations[method] = correlation(one, other)
         if method in paired:
-            errors[method] = standard_error(Examples(one.excess - other.excess, one.at)).tolist()
+            errors[method] = defined(standard_error(Examples(one.excess - other.excess, one.at)))
     return correlations, errors
 
 

@@ -25,7 +25,7 @@ from focusfl.report.gains import (
     judge,
     rivals,
 )
-from focusfl.report.names import CONFIDENT_LABEL, groups, uncertain_agents, who
+from focusfl.report.names import CONFIDENT_LABEL, MIXTURES, groups, uncertain_agents, who
 from focusfl.report.rows import Row, agent_numbers
 
 PERSONAL = ("ditto", "fedsoft")  # methods that give every agent a model of its own
@@ -195,12 +195,14 @@ def warnings(runs: Sequence[Row], others: Sequence[Row]) -> Iterator[str]:
     metric, found = compared_with(runs, others)
     fedavg, local = by_algorithm(found, "fedavg"), by_algorithm(found, "local")
     better, one = recommendation(runs, found, metric), all(len(groups(run)) == 1 for run in runs)
-    fewer = [*_small_groups(row, one), *_doubtful_groups(runs, one)]
+    spread = len(uncertain_agents(runs)) > MAX_UNCERTAIN_SHARE * len(agent_numbers(row))
+    mixes = spread and row["algorithm"] in MIXTURES  # then no cluster is anybody's alone
+    fewer = [] if mixes else [*_small_groups(row, one), *_doubtful_groups(runs, one)]
     facts = [*_alone_is_better(row, one, local), *_fedavg_is_better(row, fedavg)]
     best = recommended(runs, found)
     if facts and (best is None or best.algorithm == "local"):
-        tried = {r["algorithm"] for r in others}
-        advice = _advice(row, one, fedavg, local, bool(fewer), [m for m in PERSONAL if m not in tried])
+        tried = {r["algorithm"] for r in [row, *others]}
+        advice = _advice(row, one or mixes, fedavg, local, bool(fewer), [m for m in PERSONAL if m not in tried])
         better = f"{better}. {advice}" if better else advice
     if facts or better:
         yield "".join(f"{part}." for part in ["; ".join(facts), f" {better}" if facts else better] if part)
@@ -257,11 +259,26 @@ def _advice(
         options = ["M = 2 or more", *options]
     if options:
         return f"Try {' or '.join(options)}"
-    if with_fedavg and not alone:
-        return f"Use FedAvg for {'it' if len(with_fedavg) == 1 else 'them'}"
-    if untried:
+    if untried and (alone or not with_fedavg):
         return f"Compare with methods that give every agent a model of its own: add {' and '.join(untried)}"
-    return f"Let {'it' if len(alone) == 1 else 'them'} train alone"
+    return ". ".join(_for_each(row, fedavg, local))
+
+
+def _for_each(row: Row, fedavg: Rival | None, local: Rival | None) -> Iterator[str]:
+    """Say by name who should train alone and who should use FedAvg; who loses against both, the better one."""
+    alone = [] if local is None else local.gains.lost
+    with_fedavg = [] if fedavg is None else fedavg.gains.lost
+    if local is not None and not alone and not with_fedavg:  # all together lose, no single agent does beyond noise
+        alone = [e for e in local.gains.pairs if (means := local.gains.mean_losses([e]))[0] > means[1]]
+    if local is not None and fedavg is not None:
+        both = set(alone) & set(with_fedavg)
+        better = {e for e in both if local.gains.mean_losses([e])[1] <= fedavg.gains.mean_losses([e])[1]}
+        alone = [e for e in alone if e not in both - better]
+        with_fedavg = [e for e in with_fedavg if e not in better]
+    if alone:
+        yield f"Let {who(row, alone)} train alone"
+    if with_fedavg:
+        yield f"Use FedAvg for {who(row, with_fedavg)}"
 
 
 def _longer_warmup(row: Row) -> list[str]:

@@ -103,12 +103,16 @@ def _fairness(row: Row, about: Mapping[str, Any]) -> Iterator[str]:
         cells = [plain(name), "-" if n is None else str(n[i]), f"{row['loss'][i]:.4g}"]
         cells += [] if row["acc"] is None else [f"{row['acc'][i]:.3f}"]
         cells += ["-" if values[i] is None else f"{values[i]:.3f}" for values in measured.values()]
-        cells += [f"{row['excess_risk'][i]:+.4g}"] + ([] if se is None else [f"{se[i]:.2g}"])
+        cells += [f"{row['excess_risk'][i]:+.4g}"] + ([] if se is None else [_error(se[i])])
         table.append([*cells, str(row["clusters"][i])])
     yield grid([plain(each) for each in head], table)
     if lines := notes([row]):
         yield ""
         yield from (f"- {plain(line)}" for line in lines)
+
+
+def _error(se: float | None) -> str:
+    return "-" if se is None else f"{se:.2g}"
 
 
 def _limits(about: Mapping[str, Any], row: Row | None) -> Iterator[str]:
@@ -128,7 +132,8 @@ def _limits(about: Mapping[str, Any], row: Row | None) -> Iterator[str]:
     se, risks = row.get("excess_se"), dict(zip(agent_numbers(row), row["excess_risk"], strict=True))
     if se is not None and row["bayes_kind"] in BEST_LOSS:
         errors = dict(zip(risks, se, strict=True))
-        worse = [e for e, risk in risks.items() if risk > 2 * errors[e] and risk > 0.02 * row["avg_loss"]]
+        known = {e: error for e, error in errors.items() if error is not None}
+        worse = [e for e, error in known.items() if risks[e] > max(2 * error, 0.02 * row["avg_loss"])]
         if worse:
             what = BEST_LOSS[row["bayes_kind"]]
             yield f"With care for {listed(worse)}: {what} is better for them, by more than two standard errors."

@@ -8,7 +8,8 @@ from statistics import mean
 from typing import Literal
 
 from focusfl.fairness.intervals import Interval, difference, over_seeds
-from focusfl.report.rows import IntervalRow, Row, Runs
+from focusfl.report.names import who
+from focusfl.report.rows import IntervalRow, Row, Runs, agent_numbers
 
 TITLE = "FAA corrected for noise, with 95 % intervals over test examples and seeds"
 UNKNOWN = "-"
@@ -125,11 +126,12 @@ def below_best_loss(runs: Sequence[Row]) -> dict[int, float]:
     if not known:
         return {}
     risks = [mean(each) for each in zip(*(row["excess_risk"] for row in known), strict=True)]
-    errors = [
-        sqrt(sum(se**2 for se in each)) / len(known)
-        for each in zip(*(row["excess_se"] for row in known), strict=True)
-    ]
-    return {e: risk for e, (risk, error) in enumerate(zip(risks, errors, strict=True)) if risk < -3 * error}
+    below = {}
+    for e, (risk, *errors) in enumerate(zip(risks, *(row["excess_se"] for row in known), strict=True)):
+        noise = [se for se in errors if se is not None]
+        if len(noise) == len(known) and risk < -3 * sqrt(sum(se**2 for se in noise)) / len(known):
+            below[e] = risk
+    return below
 
 
 def negative_risks(runs: Runs) -> list[str]:
@@ -145,7 +147,7 @@ def negative_risks(runs: Runs) -> list[str]:
         risks = [mean(each) for each in zip(*(row["excess_risk"] for row in rows), strict=True)]
         if negative := sum(risk < 0 for risk in risks):
             beyond = len(below_best_loss(rows))
-            noise = f", {beyond} by more than three standard errors" * any("excess_se" in row for row in rows)
+            noise = f", {beyond} by more than three standard errors" * any(row.get("excess_se") for row in rows)
             counts.append(f"{name} {negative} of {len(risks)}{noise}")
     if not counts:
         return []
@@ -162,5 +164,5 @@ def below_best_loss_lines(parts: dict[str, Runs]) -> list[str]:
                 e = min(below, key=lambda e: below[e])
                 where = ": ".join(filter(None, [part, name]))
                 count = f"{len(below)} of {len(runs[0]['loss'])} agents"
-                lines.append(f"{where}: {count}, agent {e} by {-below[e]:.3f}")
+                lines.append(f"{where}: {count}, {who(runs[0], [agent_numbers(runs[0])[e]])} by {-below[e]:.3f}")
     return lines

@@ -3,7 +3,8 @@
 A difference counts if it is beyond noise and more than a small share of the loss. Its noise is the standard error
 over the test examples: that of the difference itself where two methods were evaluated in pairs (`gap_se`),
 otherwise that of both; the mean over the seeds, or the spread of the seeds where that is wider. Where nothing is
-known about the noise, the small share alone decides.
+known about the noise of any agent, the small share alone decides; where only some agents have too few test examples
+to know it, they are left out, and the others are judged.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from focusfl.report.rows import Row, agent_numbers, direction
 
 BASELINES = {"fedavg": "FedAvg", "local": "training alone"}  # what methods are compared with, by algorithm
+NOISE = "noise"  # the threshold of gains where noise is known
 ERROR_RATE = 0.05  # chance to name any agent where no agent differs: more agents need more evidence for each
 MIN_RELATIVE_GAP = 0.02  # of the loss: a smaller difference does not matter, however certain it is
 MIN_METRIC_GAP = 0.01  # the same of metrics of which higher values are better, such as accuracy
@@ -30,14 +32,15 @@ class Pair(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """One method compared with another. Every agent is in one of the first three lists."""
+    """One method compared with another. Every agent is in one of the first three lists, or in `unknown`."""
 
     gained: list[int]
     lost: list[int]
     same: list[int]
-    pairs: dict[int, list[Pair]]  # by agent, one pair per seed
+    pairs: dict[int, list[Pair]]  # by agent that is judged, one pair per seed
     overall: int  # of the mean over the agents: -1 gained, 1 lost, 0 about the same
     threshold: str  # what a difference that counts is larger than: "noise", or "2 %" where no noise is known
+    unknown: Sequence[int] = ()  # agents that are left out: their noise is not known, that of others is
 
     def mean_losses(self, agents: Sequence[int]) -> tuple[float, float]:
         """Return the mean over these agents and the seeds, under the method and under the other."""
@@ -56,7 +59,10 @@ def compare_losses(runs: Sequence[Row], others: Sequence[Row]) -> Gains | None:
         Who gained and who lost, on the seeds that both have; None where they share no seed or no agent.
     """
     seeds = [_pairs(a, b) for a in runs for b in others if a["seed"] == b["seed"]]
-    agents = sorted(set.intersection(*map(set, seeds))) if seeds else []
+    shared = sorted(set.intersection(*map(set, seeds))) if seeds else []
+    noisy_seeds = [seed for seed in seeds if any(seed[e].se is not None for e in shared)]
+    unknown = [e for e in shared if any(seed[e].se is None for seed in noisy_seeds)]
+    agents = [e for e in shared if e not in set(unknown)]
     if not agents:
         return None
     pairs = {e: [seed[e] for seed in seeds] for e in agents}
@@ -67,9 +73,9 @@ def compare_losses(runs: Sequence[Row], others: Sequence[Row]) -> Gains | None:
         noise = [p.se for p in each if p.se is not None]  # agents have different test examples
         se = hypot(*noise) / len(each) if len(noise) == len(each) else None
         means.append(Pair(fmean(p.ours for p in each), fmean(p.theirs for p in each), se))
-    noisy = len(seeds) > 1 or pairs[agents[0]][0].se is not None
-    threshold = "noise" if noisy else f"{100 * MIN_RELATIVE_GAP:g} %"
-    return Gains(gained, lost, same, pairs, verdict(means), threshold)
+    noisy = len(seeds) > 1 or bool(noisy_seeds)
+    threshold = NOISE if noisy else f"{100 * MIN_RELATIVE_GAP:g} %"
+    return Gains(gained, lost, same, pairs, verdict(means), threshold, unknown)
 
 
 def rivals(runs: Sequence[Row], others: Sequence[Row]) -> dict[str, list[Row]]:
@@ -98,7 +104,8 @@ def alone_run(row: Row) -> Row | None:
     if row["bayes_kind"] != "agent":
         return None
     if "excess_se" in row:
-        alone["excess_se"] = [0.0] * len(row["loss"])  # that of the method is already of both
+        known = row["excess_se"]  # that of the method is already of both
+        alone["excess_se"] = [None if se is None else 0.0 for se in known]
     return alone | {"loss": row["bayes"]}
 
 
@@ -265,14 +272,15 @@ def needs_gap_se(one: Row, other: Row) -> bool:
 def _pairs(one: Row, other: Row) -> dict[int, Pair]:
     """The agents that both have, with the standard error of their difference where it is known."""
     ours, theirs = agent_numbers(one), agent_numbers(other)
-    se: dict[int, float] = {}
+    se: dict[int, float | None] = {}
     if other["method"] in one.get("gap_se", {}):
         se = dict(zip(ours, one["gap_se"][other["method"]], strict=True))
     elif one["method"] in other.get("gap_se", {}):
         se = dict(zip(theirs, other["gap_se"][one["method"]], strict=True))
     elif one.get("excess_se") is not None and other.get("excess_se") is not None:
         its = dict(zip(theirs, other["excess_se"], strict=True))
-        se = {e: hypot(v, its[e]) for e, v in zip(ours, one["excess_se"], strict=True) if e in its}
+        errors = {e: (v, its.get(e)) for e, v in zip(ours, one["excess_se"], strict=True)}
+        se = {e: hypot(a, b) for e, (a, b) in errors.items() if a is not None and b is not None}
     losses = dict(zip(theirs, other["loss"], strict=True))
     both = {e: (loss, losses[e]) for e, loss in zip(ours, one["loss"], strict=True) if e in losses}
     return {e: Pair(a, b, se.get(e)) for e, (a, b) in both.items() if _is_known(a) and _is_known(b)}

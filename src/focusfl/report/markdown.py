@@ -13,6 +13,7 @@ from focusfl.report import certainty, sentences, worse_off
 from focusfl.report.disclosure import disclosed
 from focusfl.report.names import agent_names
 from focusfl.report.notes import notes
+from focusfl.report.numbers import compact
 from focusfl.report.rows import Row, by_method, clusters_right, columns, values
 from focusfl.report.section import Section
 from focusfl.util.files import visible
@@ -58,7 +59,7 @@ def results_table(rows: Sequence[Row]) -> str:
     lines = []
     for name, runs in sorted(by_method(rows).items(), key=lambda item: mean(values(item[1], "faa"))):
         each = [column.values(runs) for column in shown]
-        cells = [f"{mean(v):.4f}" + (f" ± {pstdev(v):.4f}" if len(v) > 1 else "") if v else "-" for v in each]
+        cells = [compact(mean(v)) + (f" ± {compact(pstdev(v))}" if len(v) > 1 else "") if v else "-" for v in each]
         lines.append([plain(name), *cells, clusters_right(runs), f"{mean(r['seconds'] for r in runs):.1f}"])
     return grid(["method", *(plain(column.heading) for column in shown), "clusters right", "seconds"], lines)
 
@@ -77,7 +78,10 @@ def worse_off_table(rows: Sequence[Row]) -> list[str]:
     table = worse_off.table(by_method(rows))
     if table is None:
         return []
-    return [f"{worse_off.TITLE}:", grid(table[0], [[plain(cell) for cell in line] for line in table[1]])]
+    return [
+        f"{worse_off.heading(by_method(rows))}:",
+        grid(table[0], [[plain(cell) for cell in line] for line in table[1]]),
+    ]
 
 
 def negative_risks(rows: Sequence[Row]) -> list[str]:
@@ -94,7 +98,7 @@ def in_words(rows: Sequence[Row]) -> list[str]:
     for name, lines in explained.items():
         parts += [f"{plain(name)}:", "\n".join(f"- {plain(line)}" for line in lines)]
     hint = sentences.baseline_hint(runs)
-    return [f"In words ({sentences.WHAT_COUNTS}).", *parts, *([hint] if hint else [])] if explained else []
+    return [f"In words ({sentences.what_counts(runs)}).", *parts, *([hint] if hint else [])] if explained else []
 
 
 def grid(head: list[str], lines: list[list[str]]) -> str:

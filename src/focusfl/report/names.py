@@ -9,6 +9,7 @@ from focusfl.report.rows import Row, agent_numbers
 from focusfl.util.files import visible
 
 CONFIDENT_LABEL = 0.9  # largest label pi of an agent whose assignment is confident, at least
+MIXTURES = ("fedem", "fedsoft")  # methods whose labels are weights: an agent mixes the models of several clusters
 MANY = 6  # names from which on a sentence does not list those of whom nothing else is said
 MAX_RANGES = 40  # ranges of agents, or agents by name, that a sentence lists
 

@@ -19,7 +19,14 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """Return the notes about a table of these rows, one sentence or two each."""
     if not rows:
         return []
-    return [*_weights(rows), *_unbalanced(rows), *_metrics(rows), *_undefined(rows), *_few(rows)]
+    return [
+        *_weights(rows),
+        *_unbalanced(rows),
+        *_metrics(rows),
+        *_undefined(rows),
+        *_few(rows),
+        *_without_noise(rows),
+    ]
 
 
 def _weights(rows: Sequence[Row]) -> Iterator[str]:
@@ -45,6 +52,9 @@ def _unbalanced(rows: Sequence[Row]) -> Iterator[str]:
 
 def _metrics(rows: Sequence[Row]) -> Iterator[str]:
     names = dict.fromkeys(name for row in rows for name in row.get("metrics", {}))
+    squared = next((row["target"] for row in rows if "target" in row and "loss_name" not in row), None)
+    if squared is not None:
+        yield f"loss: squared error, in squared units of {visible(squared)!r}; so are FAA and excess risks."
     units = [name for name in names if name in UNITS]
     if units:
         target = next((row["target"] for row in rows if "target" in row), "")
@@ -76,6 +86,20 @@ def _few(rows: Sequence[Row]) -> Iterator[str]:
     if few:
         have, their = ("has", "its") if len(few) == 1 else ("have", "their")
         yield f"{who(rows[0], few)} {have} fewer than {FEW_TEST} test examples: {their} numbers are mostly chance."
+
+
+def _without_noise(rows: Sequence[Row]) -> Iterator[str]:
+    """Name the agents that are in no judgement beyond noise, because their noise is not known."""
+    row = next((row for row in rows if row.get("excess_se")), None)
+    if row is None:
+        return
+    unknown = [e for e, se in zip(agent_numbers(row), row["excess_se"], strict=True) if se is None]
+    if unknown:
+        have, their, of = ("has", "its", "it") if len(unknown) == 1 else ("have", "their", "them")
+        yield (
+            f"{who(row, unknown)} {have} too few test examples to know the noise of {their} numbers: whatever is "
+            f"judged beyond noise (gained or lost, worse off, the interval of FAA) says nothing of {of}."
+        )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -112,19 +112,21 @@ class Row(TypedDict):
     bayes_estimate: NotRequired[Items[Number]]  # ... with the error of estimation taken off, ...
     bayes_high: NotRequired[Items[Number]]  # ... and its upper limit
     alone: NotRequired[Items[Number]]  # if validated: the loss of a network that the agent trained alone
-    alone_se: NotRequired[Items[Number]]  # standard error of `loss` minus that
+    alone_se: NotRequired[Items[Number | None]]  # standard error of `loss` minus that; None: not known
     pi: Items[Items[Number]] | None  # [E][M] soft labels; None for methods without
     clusters: Items[Count]  # agents with the same number share a model
     true_clusters: Items[Count] | None  # None if they are not known
     ari: Number | None  # adjusted Rand index of `clusters` and `true_clusters`
 
-    # Noise of the test examples, where there are enough of them
-    excess_se: NotRequired[Items[Number]]  # [E] standard error of each excess risk
+    # Noise of the test examples; None for an agent with too few of them, which the intervals leave out
+    excess_se: NotRequired[Items[Number | None]]  # [E] standard error of each excess risk
     faa_interval: NotRequired[IntervalRow]
     faa90: NotRequired[Number]  # 95th minus 5th percentile of the excess risks, with many agents
     faa90_interval: NotRequired[IntervalRow]
     faa_correlation: NotRequired[dict[str, Number]]  # of the noise of two methods' FAA, by the other method
-    gap_se: NotRequired[dict[str, Items[Number]]]  # [E] standard errors of differences in loss, by the other method
+    gap_se: NotRequired[
+        dict[str, Items[Number | None]]
+    ]  # [E] standard errors of differences in loss, by the other method
 
     # Only in the results of `focusfl sweep`
     point: NotRequired[dict[str, Any]]  # the values of the swept options

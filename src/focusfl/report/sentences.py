@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from focusfl.report.advice import Rival, by_algorithm, compared_with, warnings
-from focusfl.report.gains import BASELINES, MIN_RELATIVE_GAP, Gains, alone_run
-from focusfl.report.names import CONFIDENT_LABEL, MANY, groups, numbered, uncertain_agents, who
+from focusfl.report.gains import BASELINES, MIN_RELATIVE_GAP, NOISE, Gains, alone_run, compare_with_baselines
+from focusfl.report.names import CONFIDENT_LABEL, MANY, MIXTURES, groups, numbered, uncertain_agents, who
 from focusfl.report.rows import Row, Runs, agent_numbers
 
 WARNING = "Warning: "
-WHAT_COUNTS = f"gained or lost: by more than noise, and by more than {100 * MIN_RELATIVE_GAP:g} % of the loss"
+SHARE = f"by more than {100 * MIN_RELATIVE_GAP:g} % of the loss"
+WITH_NOISE = f"gained or lost: by more than noise, and {SHARE}"
+WITHOUT_NOISE = f"gained or lost: {SHARE}; nothing is known about the noise"
 ADAPTED = {  # kinds of models in the prediction of an agent that adapts (run/adaptation.py)
     "shared": "the shared model",
     "intercept": "the shared model with an intercept of its own",
@@ -62,6 +64,14 @@ def baseline_hint(runs: Runs) -> str:
     return f"Add {' and '.join(missing)} to the algorithms to see who gains over {against}." if missing else ""
 
 
+def what_counts(runs: Runs) -> str:
+    """Say which differences count. Noise is claimed only if it is known in one of the comparisons."""
+    others = [row for rows in runs.values() for row in rows]
+    labelled = [rows for rows in runs.values() if rows and rows[0]["pi"] is not None]
+    found = [gains for rows in labelled for gains in compare_with_baselines(rows, others).values()]
+    return WITH_NOISE if any(gains.threshold == NOISE for gains in found) or not found else WITHOUT_NOISE
+
+
 def _group_sentences(runs: Sequence[Row]) -> Iterator[str]:
     """The groups of the first seed, whether the other seeds agree, and which agents are uncertain."""
     first, several = groups(runs[0]), len(runs) > 1
@@ -83,11 +93,14 @@ def _group_sentences(runs: Sequence[Row]) -> Iterator[str]:
         confident = f"every largest label pi is {CONFIDENT_LABEL} or more"
         yield f"All assignments are confident: {confident}{mean and f' ({mean})'}."
         return
-    are, their = ("is", "its") if len(unsure) == 1 else ("are", "their")
+    one = len(unsure) == 1
+    are, their = ("is uncertain", "its") if one else ("are uncertain", "their")
+    if runs[0]["algorithm"] in MIXTURES:
+        are = "mixes several models" if one else "mix several models"
     least = f"{'down to ' * (len(unsure) > 1)}{min(unsure.values()):.2f}"
     labels = f"{their} largest label pi is below {CONFIDENT_LABEL} ({least}{mean and f'; {mean}'})"
     agents = who(runs[0], list(unsure))
-    yield f"{agents if runs[0].get('names') else agents.capitalize()} {are} uncertain: {labels}."
+    yield f"{agents if runs[0].get('names') else agents.capitalize()} {are}: {labels}."
 
 
 def _gain_sentence(row: Row, baseline: str, gains: Gains) -> str:
@@ -99,8 +112,12 @@ def _gain_sentence(row: Row, baseline: str, gains: Gains) -> str:
         listed = agents and not (row.get("names") and agents is gains.same and len(agents) > MANY)
         parts.append(text.format(len(agents) or "none") + (f" ({who(row, agents)})" if listed else ""))
     beyond = f", a difference beyond {gains.threshold}" if gains.overall else ""
-    means = f"The mean loss is {ours:.3g} instead of {theirs:.3g}{beyond}."
-    return f"Compared with {baseline}: {', '.join(parts)}. {means}"
+    mean = f"Without {'it' if len(gains.unknown) == 1 else 'them'} the mean" if gains.unknown else "The mean"
+    means = f"{mean} loss is {ours:.3g} instead of {theirs:.3g}{beyond}."
+    has = "it has" if len(gains.unknown) == 1 else "they have"
+    why = f"left out, because {has} too few test examples"
+    without = f"; {who(row, gains.unknown)} {why}" if gains.unknown else ""
+    return f"Compared with {baseline}: {', '.join(parts)}{without}. {means}"
 
 
 def _judgement(baseline: str, rival: Rival, metric: str) -> Iterator[str]:
@@ -108,10 +125,11 @@ def _judgement(baseline: str, rival: Rival, metric: str) -> Iterator[str]:
     if rival.judged is not None:
         judged = rival.judged
         beyond = ", a difference beyond noise" if judged.overall else ", no clear difference"
+        spread = "the spread of the differences over agents" + " and seeds" * (len(rival.rows) > 1)
         opposite = judged.overall * rival.gains.overall < 0
         yield (
             f"Judged by {metric}, which decides: compared with {baseline} its mean is {judged.ours:.3f} instead of "
-            f"{judged.theirs:.3f}{beyond}{'; the loss says the opposite' * opposite}."
+            f"{judged.theirs:.3f}{beyond} (noise here: {spread}){'; the loss says the opposite' * opposite}."
         )
     elif rival.disputed and rival.accuracies is not None:
         both = "higher" if rival.gains.overall > 0 else "lower"  # a higher accuracy is good, a higher loss is not
@@ -130,7 +148,7 @@ def _shared_models(row: Row) -> str:
 
 
 def _adaptation(runs: Sequence[Row]) -> Iterator[str]:
-    """That agents adapted the shared model, and what most of each agent's prediction is, mean over the seeds."""
+    """That agents adapted the shared model, and the largest share of each prediction, mean over the seeds."""
     if not runs[0]["params"].get("adapt"):
         return
     adapted = "Every agent adapted the shared model to its own data after the last round"
@@ -148,4 +166,4 @@ def _adaptation(runs: Sequence[Row]) -> Iterator[str]:
         f"{ADAPTED[kind]} for {'the others' if kind == rest else who(runs[0], mostly[kind])}" for kind in by_size
     ]
     shares = ", ".join(f"{fmean(values):.0%} {SHORT[kind]}" for kind, values in means.items())
-    yield f"{adapted}. Most of its prediction is {'; '.join(parts)}. On average: {shares}."
+    yield f"{adapted}. The largest share of its prediction is {'; '.join(parts)}. On average: {shares}."

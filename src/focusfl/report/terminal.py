@@ -15,6 +15,7 @@ from focusfl.report import certainty, sentences
 from focusfl.report import worse_off as worse
 from focusfl.report.names import not_shown, who
 from focusfl.report.notes import notes
+from focusfl.report.numbers import compact
 from focusfl.report.rows import (
     Row,
     Runs,
@@ -77,7 +78,7 @@ def methods(runs: Runs) -> Table:
 def _mean_and_spread(numbers: list[float], digits: int) -> str:
     if not numbers:
         return "-"
-    return f"{mean(numbers):.{digits}f}" + (f"±{pstdev(numbers):.1g}" if len(numbers) > 1 else "")
+    return compact(mean(numbers), digits) + (f"±{pstdev(numbers):.1g}" if len(numbers) > 1 else "")
 
 
 def faa_intervals(runs: Runs) -> RenderableType:
@@ -106,7 +107,7 @@ def worse_off(runs: Runs) -> RenderableType:
         table.add_column(heading, justify="right" if i else "left", overflow="fold")
     for line in made[1]:
         table.add_row(*line)
-    return Group(Text(worse.TITLE, style="italic"), table)
+    return Group(Text(worse.heading(runs), style="italic"), table)
 
 
 def negative(runs: Runs) -> RenderableType:
@@ -147,7 +148,8 @@ def agent_bars(first: Row, risks: dict[str, list[float]]) -> Table:
                 table.add_row("...", *("" for _ in range(len(risks) + (true is not None))))
             continue
         bars = [
-            f"{values[e]:+.4f} {'█' * round(BAR_WIDTH * abs(values[e]) / longest)}" for values in risks.values()
+            f"{compact(values[e], sign='+')} {'█' * round(BAR_WIDTH * abs(values[e]) / longest)}"
+            for values in risks.values()
         ]
         agent = Text(who(first, [number[e]]).removeprefix("agent "))
         table.add_row(agent, *([] if true is None else [str(true[e])]), *bars)
@@ -163,8 +165,8 @@ def profiles(first: Row, risks: dict[str, list[float]]) -> Table:
     for name, values in risks.items():
         bars = "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * (max(v, 0) / top) ** 0.5))] for v in values[:100])
         worst = agent_numbers(first)[values.index(max(values))]
-        largest = Text(f"{max(values):+.4f} ({who(first, [worst])})")
-        table.add_row(name, bars, f"{min(values):+.4f}", largest)
+        largest = Text(f"{compact(max(values), sign='+')} ({who(first, [worst])})")
+        table.add_row(name, bars, compact(min(values), sign="+"), largest)
     return table
 
 
@@ -222,4 +224,4 @@ def in_words(runs: Runs) -> RenderableType:
         return Group()
     hint = sentences.baseline_hint(runs)
     parts += [Text(hint), ""] if hint else []
-    return Group(Text.assemble(("In words", "bold"), f" ({sentences.WHAT_COUNTS})"), "", *parts)
+    return Group(Text.assemble(("In words", "bold"), f" ({sentences.what_counts(runs)})"), "", *parts)

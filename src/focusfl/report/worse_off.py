@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from focusfl.report.gains import MIN_RELATIVE_GAP, compare_with_baselines, worse_off
+from focusfl.report.gains import MIN_RELATIVE_GAP, NOISE, compare_with_baselines, worse_off
 from focusfl.report.rows import Runs
 
-TITLE = (
-    f"Agents with a loss more than {100 * MIN_RELATIVE_GAP:g} % higher, with the 95 % interval of their number "
-    "over the test examples"
-)
+TITLE = f"Agents with a loss more than {100 * MIN_RELATIVE_GAP:g} % higher"
+INTERVAL = ", with the 95 % interval of their number over the test examples"
 HEADINGS = {"local": "worse than alone", "fedavg": "worse than under FedAvg"}
 UNKNOWN = "-"
+
+
+def heading(runs: Runs) -> str:
+    """Return the heading of the table, which promises an interval only where noise is known.
+
+    Args:
+        runs: By the method's title.
+    """
+    everything = [row for rows in runs.values() for row in rows]
+    found = [gains for rows in runs.values() if rows for gains in compare_with_baselines(rows, everything).values()]
+    return TITLE + INTERVAL * any(gains.threshold == NOISE for gains in found)
 
 
 def table(runs: Runs) -> tuple[list[str], list[list[str]]] | None:

@@ -111,14 +111,22 @@ class Result:
 
     @cached_property
     def excess_se(self) -> Tensor | None:
-        """The standard error of each agent's excess risk; None if there are too few test examples."""
+        """The standard error of each agent's excess risk: NaN with one test example, None if all are."""
         se = None if self.examples is None else standard_error(self.examples)
-        return se if se is not None and torch.isfinite(se).all() else None
+        return se if se is not None and torch.isfinite(se).any() else None
 
     @cached_property
     def faa_interval(self) -> Interval | None:
-        """The 95 % interval of FAA over the test examples, with the estimate corrected for their noise."""
-        return None if self.excess_se is None else intervals.faa(self.scores.loss - self.best.loss, self.excess_se)
+        """The 95 % interval of FAA over the test examples, with the estimate corrected for their noise.
+
+        Agents whose noise is not known are left out; None if fewer than two remain.
+        """
+        if self.excess_se is None:
+            return None
+        known = torch.isfinite(self.excess_se)
+        if int(known.sum()) < min(2, len(known)):
+            return None
+        return intervals.faa((self.scores.loss - self.best.loss)[known], self.excess_se[known])
 
     @property
     def clusters(self) -> Tensor:
@@ -198,13 +206,11 @@ class Result:
             row["true_clusters"] = fed.clusters.tolist()
             row["ari"] = metrics.adjusted_rand_index(torch.tensor(row["clusters"]), fed.clusters)
         if self.excess_se is not None and self.faa_interval is not None:
-            row["excess_se"], row["faa_interval"] = (
-                self.excess_se.tolist(),
-                interval_row(self.faa_interval),
-            )
+            row["excess_se"], row["faa_interval"] = defined(self.excess_se), interval_row(self.faa_interval)
+            known = torch.isfinite(self.excess_se)
             if len(self.scores.loss) >= MANY_AGENTS:
-                row["faa90"] = intervals.middle(self.excess_risk)
-                middle = intervals.middle_interval(self.excess_risk, self.excess_se)
+                row["faa90"] = intervals.middle(self.excess_risk[known])
+                middle = intervals.middle_interval(self.excess_risk[known], self.excess_se[known])
                 row["faa90_interval"] = interval_row(middle)
         self._add_validated(row)
         if names := getattr(fed, "agents", ()):
@@ -221,8 +227,8 @@ class Result:
         row["bayes_from"] = best.chosen
         row["alone"] = agent_means(Examples(best.alone, at)).tolist()
         se = standard_error(Examples(losses - best.alone, at))
-        if torch.isfinite(se).all():
-            row["alone_se"] = se.tolist()
+        if torch.isfinite(se).any():
+            row["alone_se"] = defined(se)
         if best.limits is not None:
             limits = (each.tolist() for each in best.limits)
             row["bayes_low"], row["bayes_estimate"], row["bayes_high"] = limits
@@ -328,8 +334,8 @@ class Result:
         ours, theirs = self.scores.examples, other.scores.examples
         assert ours is not None and theirs is not None
         se = standard_error(Examples(ours - theirs, mine.fed.testing.offsets))
-        if torch.isfinite(se).all():
-            row["gap_se"] = {method: se.tolist()}
+        if torch.isfinite(se).any():
+            row["gap_se"] = {method: defined(se)}
 
     def __repr__(self) -> str:
         return f"Result({self.setup.algorithm}, {self.setup.fed.name}, faa={self.faa:.4f})"

@@ -9,6 +9,7 @@ from focusfl.algorithms import title
 from focusfl.report import sentences
 from focusfl.report.gains import MIN_RELATIVE_GAP, Gains
 from focusfl.report.notes import notes as notes_of
+from focusfl.report.numbers import compact
 from focusfl.report.rows import Row, Runs, agent_numbers, by_method, columns
 from focusfl.util.html import COLOURS, Html, bar, bold, card, chip, join, paragraph, table
 
@@ -96,10 +97,10 @@ def _agents(row: Row) -> Html:
     rows, names = [], names_of(row)
     for i in _shown(row):
         risk = row["excess_risk"][i]
-        number = f"{risk:+.4f}" if measured else f"{risk:.4f}"
+        number = compact(risk, sign="+") if measured else compact(risk)
         cells: list[object] = [names[i], join(bar(risk, longest), " ", number)]
         cells += [n[i]] if n else []
-        cells += [f"{row['loss'][i]:.4f}"] if measured else []
+        cells += [compact(row["loss"][i])] if measured else []
         cells += [] if acc is None else [f"{acc[i]:.3f}"]
         each = (values[i] for values in row.get("metrics", {}).values())
         cells += ["-" if value is None else f"{value:.3f}" for value in each]
@@ -139,7 +140,7 @@ def _methods(runs: Runs) -> Html:
     best = [column.best(v for v in each if v is not None) for column, each in zip(shown, known_means, strict=True)]
     lines = []
     for (method, each), numbers in zip(runs.items(), means, strict=True):
-        texts = ["-" if value is None else f"{value:.4f}" for value in numbers]
+        texts = ["-" if value is None else compact(value) for value in numbers]
         bold_at = [value is not None and value == b for value, b in zip(numbers, best, strict=True)]
         cells = [bold(text) if is_best else text for text, is_best in zip(texts, bold_at, strict=True)]
         known = each[0].get("faa_interval") if len(each) == 1 else None
@@ -161,7 +162,7 @@ def _losses(runs: Runs, gains: dict[str, Gains]) -> Html:
             found, e = gains.get(rows[0]["method"]) if k else None, agent_numbers(rows[0])[i]
             mark = "" if found is None else LARGER * (e in found.gained) + SMALLER * (e in found.lost)
             loss = losses[method][i]
-            cells.append(join(bar(loss, longest, COLOURS[k % len(COLOURS)]), f" {loss:.4f} {mark}"))
+            cells.append(join(bar(loss, longest, COLOURS[k % len(COLOURS)]), f" {compact(loss)} {mark}"))
         lines.append(cells)
     head = ["agent", *runs]
     return join(table(head, lines, left=len(head)), *_left_out(first))

@@ -147,7 +147,7 @@ def _in_words(part: str, runs: Runs, hint: bool) -> str:
     explained = sentences.explain_methods(runs)
     if not explained:
         return ""
-    inner = f"<p>{sentences.WHAT_COUNTS.capitalize()}.</p>"
+    inner = f"<p>{sentences.what_counts(runs).capitalize()}.</p>"
     for name, lines in explained.items():
         items = [f"<li{WARNING_CLASS * line.startswith(sentences.WARNING)}>{escape(line)}</li>" for line in lines]
         inner += f"<h4>{escape(name)}</h4><ul>{''.join(items)}</ul>"

@@ -18,6 +18,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from focusfl.report.rows import LabelHistory, RoundHistory, Row, Runs, agent_numbers
+from focusfl.util.files import visible
 
 Plot: TypeAlias = dict[str, Any]
 Curve: TypeAlias = Literal["avg_acc", "avg_loss", "agnostic_loss"]
@@ -191,7 +192,8 @@ def agent_layout(row: Row) -> dict[str, Any]:
         groups.append((name, round(at, 3), round(at + n, 3)))
         slots += [round(at + i + 0.5, 3) for i in range(n)]
         at += n
-    who = [f"agent {number[e]}" + (f", true cluster {true[e]}" if true else "") for e in agents]
+    named = row.get("names") or {e: f"agent {e}" for e in number}
+    who = [visible(named[number[e]]) + (f", true cluster {true[e]}" if true else "") for e in agents]
     return {"slots": slots, "groups": groups, "units": round(at, 3), "who": who}
 
 

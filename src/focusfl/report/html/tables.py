@@ -11,6 +11,7 @@ from typing import TypeAlias
 from focusfl.algorithms import ALGORITHMS, title
 from focusfl.report import certainty, worse_off
 from focusfl.report.disclosure import disclosed
+from focusfl.report.numbers import compact
 from focusfl.report.rows import METRICS, Column, Row, Runs, clusters_right, meaningful_goals
 from focusfl.report.rows import columns as columns_of
 from focusfl.report.section import JudgedClaim, Measurement, Section
@@ -100,12 +101,13 @@ def worse_off_table(section: Section) -> str:
     """How many agents are worse off than alone, and than under FedAvg: one table for each part."""
     tables = []
     for part, methods in parts(section).items():
-        made = worse_off.table({known_title(method): runs for method, runs in methods.items() if runs})
+        named = {known_title(method): runs for method, runs in methods.items() if runs}
+        made = worse_off.table(named)
         if made is not None:
             html = [
                 _row(name) + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>" for name, *cells in made[1]
             ]
-            tables.append(_plain_table(": ".join(filter(None, [part, worse_off.TITLE])), made[0], html))
+            tables.append(_plain_table(": ".join(filter(None, [part, worse_off.heading(named)])), made[0], html))
     return "".join(tables)
 
 
@@ -141,7 +143,7 @@ def excess_risks(runs: Runs, who: list[str], order: list[int]) -> str:
     lines = []
     for name, e in zip(who, order, strict=True):
         risks = (mean(row["excess_risk"][e] for row in rows) for rows in runs.values())
-        cells = "".join(f"<td class='number'>{_minus(f'{v:.4f}')}</td>" for v in risks)
+        cells = "".join(f"<td class='number'>{_minus(compact(v))}</td>" for v in risks)
         lines.append(f"<tr><th scope='row'>{escape(name)}</th>{cells}</tr>")
     return _plain_table("Excess risk, mean over the seeds", ["agent", *runs], lines)
 
@@ -175,13 +177,13 @@ class _Column:
         return self.text(self.column.best(v for runs in methods if (v := self.mean(runs)) is not None))
 
     def text(self, v: float | None) -> str:
-        return EN_DASH if v is None else _minus(f"{v:.{self.digits}f}")
+        return EN_DASH if v is None else _minus(compact(v, self.digits))
 
     def cells(self, runs: Sequence[Row], expect: float | None, best: str) -> str:
         numbers = self.column.values(runs)
         here = self.text(self.mean(runs))
         shown = f"<strong>{here}</strong>" if numbers and here == best else here
-        spread = f" <small>± {pstdev(numbers):.{self.digits}f}</small>" if len(numbers) > 1 else ""
+        spread = f" <small>± {compact(pstdev(numbers), self.digits)}</small>" if len(numbers) > 1 else ""
         return f"<td>{shown}{spread}</td>" + _paper_cells(self.mean(runs), expect, self.digits) * self.paper
 
 
