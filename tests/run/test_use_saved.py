@@ -16,6 +16,7 @@ from torch import nn
 import focusfl as ff
 from focusfl.cli.model import _assignment
 from focusfl.core.tree import tree_map
+from focusfl.run.saved.given_labels import named_labels
 from focusfl.util.errors import InputError
 
 
@@ -122,6 +123,23 @@ def test_labels_may_be_a_list_an_array_or_a_column(saved):
             model.assign(x, objects)
     with pytest.raises(InputError, match=r"row 1.*label 7"):
         model.assign(x, [0, 7, *numbers[2:]])
+
+
+@pytest.mark.parametrize("form", [list, np.array, torch.tensor, lambda y: Frame({"diagnosis": y})])
+def test_truth_values_and_floats_do_not_stand_for_names_of_classes(saved, form):
+    model, x = ff.load(saved), [[60.0, 130.0], [61.0, 110.0]]
+    for bad in ([True, False], [1.0, 0.0]):
+        with pytest.raises(InputError, match=r"row 0.*names.*ill, well"):
+            model.assign(x, form(bad))
+    assert model.assign(x, form([0, 1])).labelled
+
+
+def test_numbers_stand_for_classes_that_are_called_like_them():
+    assert named_labels([1.0, 2, True], ("1", "2"), 2) == [0, 1, 0]
+    assert named_labels(np.array([[1, 0], [0, 1]], dtype=bool), ("a", "b"), 2).shape == (2, 2)
+    with pytest.raises(InputError, match=r"row 1.*names"):
+        named_labels(np.array(["1", 0.0], dtype=object), ("1", "2"), 2)
+    assert named_labels([True, False], ("False", "True"), 2) == [1, 0]
 
 
 def test_words_as_labels_of_a_federation_get_a_hint():

@@ -16,10 +16,11 @@ from focusfl.core import Algorithm, Data, State
 from focusfl.core.train import Train
 from focusfl.core.tree import flatten, repeat, take, tree_map
 from focusfl.data.check import as_data, check_agents
-from focusfl.data.own.inputs import Encode, Inputs, label_numbers
+from focusfl.data.own.inputs import Encode, Inputs
 from focusfl.engines.one_agent import LocalAgent
 from focusfl.models.task import Task
 from focusfl.run.saved.about import OWN_LOSS, About, InputsAbout, NewcomerAbout
+from focusfl.run.saved.given_labels import named_labels
 from focusfl.run.saved.members import Mixture, members, predict
 from focusfl.run.saved.unlabelled import Unlabelled, how_sure
 from focusfl.util.errors import InputError, nearest, refuse_errors, require_instance
@@ -116,7 +117,8 @@ class TrainedModel:
 
         Args:
             x: The new agent's raw examples, as for `predict`.
-            y: Their labels: numbers, or names of classes, in a list, an array or a column. None if there are none.
+            y: Their labels: names of classes, or their whole numbers, or the values of a regression, in a list, an
+                array or a column. None if there are none. True or 1.0 is refused where classes have names.
             encode: As for `predict`.
 
         Raises:
@@ -139,7 +141,7 @@ class TrainedModel:
         if self.about.loss == OWN_LOSS and self.task.loss.default:
             python = "pass it to ff.load as loss= in Python"
             raise InputError(f"its loss is its owner's: {python}, or assign without labels (--no-labels)")
-        data = as_data("the newcomer", (inputs, label_numbers(y, self.labels, self.classes)), self.inputs.tokens)
+        data = as_data("the newcomer", (inputs, named_labels(y, self.labels, self.classes)), self.inputs.tokens)
         if self.about.several and data.y.dim() != 2:
             raise InputError(f"the labels: expected [{len(data.x)}, {self.classes}], each 0 or 1: one per label")
         if self.classes is None:
