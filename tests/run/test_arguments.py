@@ -1,5 +1,7 @@
 """What a person may get wrong in Python is said in one sentence; what they may leave out has a default."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -66,6 +68,22 @@ def test_arrays_have_a_default_model_as_folders_have(classes, layers):
     fed = ff.Federation.from_agents(two_agents(classes))
     result = ff.fit(ff.FedAvg(), fed, rounds=1)
     assert [tuple(w.shape[1:]) for name, w in result.server["w"].items() if "weight" in name] == layers
+
+
+def test_what_each_column_is_is_no_warning_but_what_may_be_wrong_is_one(tmp_path):
+    for name in "ab":
+        rows = [f"{i % 9},{'mw'[i % 2]},{i},{i % 2}" for i in range(60)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,sex,id,label", *rows]) + "\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fed = ff.data.folder(tmp_path)
+        ff.fit(ff.FedAvg(), fed, rounds=1, bayes="none")
+    assert "numbers: age" in fed.describe() and "left out: id" in fed.describe()
+    with (tmp_path / "b.csv").open("a") as file:
+        file.write("1,m,1,\n")  # no label
+    with pytest.warns(UserWarning, match="without a label") as told:
+        ff.fit(ff.FedAvg(), ff.data.folder(tmp_path), rounds=1, bayes="none")
+    assert len(told) == 1
 
 
 def test_compare_gives_the_tables_over_the_seeds():

@@ -86,7 +86,7 @@ def fit(
     _check_names(options)
     setup = Setup.of(algorithm, fed, model=model, settings=settings, **options)
     resolve(setup.settings.bayes, setup.fed)
-    for line in notes(setup):
+    for line in _cautions(setup):
         warnings.warn(line, stacklevel=2)
     with RunProgress(progress) as bars:
         every = setup.settings.eval_every
@@ -159,6 +159,14 @@ def after_prerequisite(setup: Setup, bars: RunProgress, folder: Path | None = No
         watch(last.t, last.loss)
     pi = first.engine.labels(first.algorithm, last.server, last.states)
     return setup.changed(needed.with_clusters(clusters_of(first.algorithm, pi, setup.E)))
+
+
+def _cautions(setup: Setup) -> list[str]:
+    """Return the notes without what only says what each column is: `Federation.describe` says that."""
+    inputs = getattr(setup.fed, "inputs", None)
+    schema = None if inputs is None else inputs.schema
+    plain = [] if schema is None else schema.remarks()
+    return [line for line in notes(setup) if line not in plain]
 
 
 def notes(setup: Setup) -> list[str]:
