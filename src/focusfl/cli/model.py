@@ -175,7 +175,9 @@ def _load(model: Path, allow_code: bool) -> TrainedModel:
 
 
 def _read(model: TrainedModel, file: Path) -> NewData:
-    new = model.inputs.read(file)
+    from focusfl.run.saved.new_data import read_examples
+
+    new = read_examples(model.inputs, file)
     for note in new.notes:
         _note(note)
     return new

@@ -22,10 +22,8 @@ def named_labels(y: Any, labels: Sequence[str], classes: int | None, at: Callabl
         InputError: As `label_numbers`; or classes have names, and a label is a truth value or a float.
 
     Example:
-        >>> named_labels([True], ("ill", "well"), 2)
-        Traceback (most recent call last):
-        focusfl.util.errors.InputError: the labels, row 0, counting from 0: label True: the classes have names, pass \
-these: ill, well
+        >>> named_labels(["well"], ("ill", "well"), 2)
+        [1]
     """
     if labels:
         for i, label in enumerate(_single_labels(y)):
