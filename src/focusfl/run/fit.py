@@ -20,7 +20,7 @@ from focusfl.run.result import Result, clusters_of
 from focusfl.run.settings import Settings, takes_settings
 from focusfl.run.setup import Model, Setup
 from focusfl.util.device import NO_BF16_SUPPORT
-from focusfl.util.errors import InputError, Interrupted, nearest
+from focusfl.util.errors import InputError, Interrupted, nearest, require
 from focusfl.util.files import make_folder
 from focusfl.util.interrupt import graceful_stop
 from focusfl.util.progress import RunProgress
@@ -84,6 +84,7 @@ def fit(
         raise InputError("resume = True: set out, the folder of the run to resume")
     watchers = Callbacks(callbacks)
     _check_names(options)
+    _check_weights(algorithm)
     setup = Setup.of(algorithm, fed, model=model, settings=settings, **options)
     resolve(setup.settings.bayes, setup.fed)
     for line in _cautions(setup):
@@ -105,6 +106,12 @@ def _check_names(options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in known:
             raise InputError(f"unknown option {name!r}: {nearest(name, known)}")
+
+
+def _check_weights(algorithm: Algorithm) -> None:
+    """Raise an InputError if the option weight_by_n of a method is text or a number, which would count as true."""
+    by_n = getattr(algorithm, "weight_by_n", None)
+    require("weight_by_n", repr(by_n), by_n is None or isinstance(by_n, bool), "True, False or None")
 
 
 def _fit_in_folder(out: Path, setup: Setup, resume: bool, bars: RunProgress, watchers: Callback) -> Result:
