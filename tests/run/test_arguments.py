@@ -1,5 +1,7 @@
 """What a person may get wrong in Python is said in one sentence; what they may leave out has a default."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,27 @@ def two_agents(classes=2):
         (lambda: ff.compare(ff.Focus(), SYNTHETIC), ["algorithms", "list"]),
         (lambda: ff.compare([], SYNTHETIC), ["algorithms", "list"]),
         (lambda: ff.compare([ff.FedAvg()], SYNTHETIC, seeds=[1, 1]), ["seeds = [1, 1]"]),
+        (lambda: ff.compare([ff.FedAvg()], SYNTHETIC, seeds=0), ["seeds = 0", "[0]"]),
+        (lambda: ff.compare([ff.FedAvg()], SYNTHETIC, seeds="0"), ["seeds = '0'", "list"]),
+        (lambda: ff.fit(ff.FedAvg(weight_by_n="yes"), SYNTHETIC, rounds=1), ["weight_by_n = 'yes'", "True"]),
+        (lambda: ff.data.folder("x", test="x"), ["data.test = 'x'", "share"]),
+        (lambda: ff.data.folder("x", seed="a"), ["data.seed = 'a'", "whole number"]),
+        (lambda: ff.data.folder("x", hidden="a"), ["data.hidden = 'a'"]),
+        (lambda: ff.data.folder("x", max_mb="a"), ["data.max_mb = 'a'"]),
+        (lambda: ff.data.folder("x", label=3), ["data.label", "int"]),
+        (lambda: ff.data.folder("x", drop=3), ["data.drop", "int"]),
+        (lambda: ff.data.folder("x", categorical=[3]), ["data.categorical", "int"]),
+        (lambda: ff.data.folder(None), ["path", "folder", "NoneType"]),
+        (lambda: ff.data.folder(5), ["path", "int"]),
+        (lambda: ff.data.folder({}), ["path", "dict"]),
+        (lambda: ff.Federation.from_agents(None), ["agents", "list", "NoneType"]),
+        (lambda: ff.Federation.from_agents(3), ["agents", "list", "int"]),
+        (lambda: ff.Federation.from_agents(dict(enumerate(two_agents()))), ["agents", "list", "dict", "names"]),
+        (lambda: ff.Federation.from_agents([{"x": [[1.0]], "y": [0]}] * 2), ["agent 0", "pair", "dict"]),
+        (lambda: ff.Federation.from_agents(two_agents(), test="x"), ["test", "list", "str"]),
+        (lambda: ff.Federation.from_agents(two_agents(), test=None), ["test", "list", "NoneType"]),
+        (lambda: ff.Federation.from_agents(two_agents(), validation=3), ["validation", "list", "int"]),
+        (lambda: ff.Federation.from_agents(two_agents(), seed="a"), ["seed = 'a'"]),
         (lambda: ff.compare([ff.FedAvg()], SYNTHETIC, seed=1), ["seed", "seeds=[1]"]),
         (lambda: ff.compare([ff.FedAvg()], SYNTHETIC, out="x"), ["out"]),
         (lambda: ff.compare([ff.FedAvg(), ff.FedAvg()], SYNTHETIC, seeds=[0], rounds=1), ["fedavg", "once"]),
@@ -66,6 +89,22 @@ def test_arrays_have_a_default_model_as_folders_have(classes, layers):
     fed = ff.Federation.from_agents(two_agents(classes))
     result = ff.fit(ff.FedAvg(), fed, rounds=1)
     assert [tuple(w.shape[1:]) for name, w in result.server["w"].items() if "weight" in name] == layers
+
+
+def test_what_each_column_is_is_no_warning_but_what_may_be_wrong_is_one(tmp_path):
+    for name in "ab":
+        rows = [f"{i % 9},{'mw'[i % 2]},{i},{i % 2}" for i in range(60)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,sex,id,label", *rows]) + "\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fed = ff.data.folder(tmp_path)
+        ff.fit(ff.FedAvg(), fed, rounds=1, bayes="none")
+    assert "numbers: age" in fed.describe() and "left out: id" in fed.describe()
+    with (tmp_path / "b.csv").open("a") as file:
+        file.write("1,m,1,\n")  # no label
+    with pytest.warns(UserWarning, match="without a label") as told:
+        ff.fit(ff.FedAvg(), ff.data.folder(tmp_path), rounds=1, bayes="none")
+    assert len(told) == 1
 
 
 def test_compare_gives_the_tables_over_the_seeds():

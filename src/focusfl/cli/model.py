@@ -78,7 +78,7 @@ def assign(
     allow_code: AllowCode = False,
 ) -> None:
     """Find the models that suit a newcomer who did not train."""
-    from focusfl.data.own.inputs import label_numbers
+    from focusfl.run.saved.given_labels import named_labels
 
     if out is not None:
         _check_out(out, model, overwrite)
@@ -88,7 +88,7 @@ def assign(
         _miss_labels(trained, new, file)
     if new.others:
         _note(f"{file}: not inputs of the model, not used: {', '.join(new.others)}")
-    y = None if no_labels or new.y is None else label_numbers(new.y, trained.labels, trained.classes, new.at)
+    y = None if no_labels or new.y is None else named_labels(new.y, trained.labels, trained.classes, new.at)
     newcomer = trained.assign(new.x, y)
     print("\n".join(_assignment(trained, newcomer)))
     if out is not None:
@@ -175,7 +175,9 @@ def _load(model: Path, allow_code: bool) -> TrainedModel:
 
 
 def _read(model: TrainedModel, file: Path) -> NewData:
-    new = model.inputs.read(file)
+    from focusfl.run.saved.new_data import read_examples
+
+    new = read_examples(model.inputs, file)
     for note in new.notes:
         _note(note)
     return new

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,97 @@ from torch import Tensor
 from focusfl.core import Data
 from focusfl.util.errors import InputError
 
+RAW = "focusfl.data.folder reads raw tables with words, dates and missing cells"
 
-def as_data(where: str, pair: tuple[Any, Any], tokens: bool = False) -> Data:
+
+class ColumnOrder:
+    """The columns of the first data frame; those of the others are brought into their order.
+
+    Example:
+        >>> class Frame(dict):
+        ...     columns = property(list)
+        >>> order = ColumnOrder()
+        >>> order.aligned("agent 0, x", Frame(a=[1], b=[2])).tolist()
+        [[1, 2]]
+        >>> order.aligned("agent 1, x", Frame(b=[4], a=[3])).tolist()
+        [[3, 4]]
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.first = ""  # where the first data frame is
+
+    def aligned(self, where: str, table: Any) -> Any:
+        """Return the cells of a data frame in the common order, [n, columns]; anything else as it is.
+
+        Raises:
+            InputError: The columns are others than those of the first data frame, or one does not hold numbers.
+        """
+        if not hasattr(table, "columns"):
+            return table
+        keys = {str(key): key for key in table.columns}
+        if len(keys) < len(table.columns):
+            raise InputError(f"{where}: several columns have the same name; rename or remove one of them")
+        if not self.names:
+            self.names, self.first = [*keys], where
+        lacks = [name for name in self.names if name not in keys]
+        extra = [name for name in keys if name not in self.names]
+        if lacks or extra:
+            words = [f"it lacks {', '.join(lacks)}"] * bool(lacks) + [f"only it has {', '.join(extra)}"] * bool(
+                extra
+            )
+            hint = "give all agents the same columns"
+            raise InputError(f"{where}: its columns differ from those of {self.first}: {'; '.join(words)}; {hint}")
+        cells = [_numbers(f"{where}, column {name!r}", table[keys[name]]) for name in self.names]
+        return np.stack(cells, 1) if cells else np.asarray(table)
+
+
+def _numbers(where: str, column: Any) -> Any:
+    """Return the numbers of a column; refuse words, dates and missing cells of other kinds than NaN."""
+    cells = np.asarray(column)
+    if cells.dtype == object and not any(isinstance(cell, str | bytes) for cell in cells):
+        try:
+            return cells.astype(np.float64)
+        except (TypeError, ValueError):
+            pass
+    if cells.dtype.kind not in "biuf":
+        raise InputError(f"{where}: expected numbers, found {_kind(cells)}; {RAW}")
+    return cells
+
+
+def _kind(cells: Any) -> str:
+    """Say what the cells of an array are that are no numbers."""
+    if cells.dtype.kind in "mM":
+        return "dates"
+    odd = next((cell for cell in cells.flat if not isinstance(cell, int | float)), "")
+    return f"{'text, such as ' if isinstance(odd, str) else ''}{str(odd)[:40]!r}"
+
+
+def _in_rows_of(where: str, x: Any, y: Any) -> Any:
+    """Return labels in the order of the rows of x, if both have an index with the names of rows."""
+    rows, its = (getattr(v, "index", None) for v in (x, y))
+    if rows is None or its is None or callable(rows) or callable(its):  # a list has a method of that name
+        return y
+    rows, its = list(rows), list(its)
+    if rows == its or len(rows) != len(its):  # other numbers of rows are refused later
+        return y
+    places = {name: i for i, name in enumerate(its)}
+    if len(places) < len(its) or {*rows} != places.keys():
+        hint = "give both the same index, or pass y.to_numpy() if the rows are in the same order"
+        raise InputError(f"{where}: the index of y is not that of x; {hint}")
+    return np.asarray(y)[[places[name] for name in rows]]
+
+
+def as_data(
+    where: str, pair: tuple[Any, Any], tokens: bool = False, orders: tuple[ColumnOrder, ColumnOrder] | None = None
+) -> Data:
     """Turn an (x, y) pair of anything array-like into tensors.
 
     Args:
         where: How messages name the pair, for example "agent 3".
         pair: The inputs and the labels.
         tokens: Whether x becomes int64, for an embedding, instead of float32.
+        orders: The columns of x and of y in the data frames of all agents; by default those of this pair.
 
     Returns:
         x, and y as int64 (classes) or float32 (regression, or [n, L] with several labels per example, 0 or 1).
@@ -28,9 +111,16 @@ def as_data(where: str, pair: tuple[Any, Any], tokens: bool = False) -> Data:
         InputError: It is not a pair of arrays of numbers with as many labels as examples.
     """
     try:
+        if isinstance(pair, Mapping | str) or hasattr(pair, "columns"):
+            raise TypeError("its names would be taken for x and y")
         x, y = pair
     except (TypeError, ValueError) as error:
         raise InputError(f"{where}: expected a pair (x, y), found {type(pair).__name__}") from error
+    of_x, of_y = orders or (ColumnOrder(), ColumnOrder())
+    y = _in_rows_of(where, x, y)
+    x = of_x.aligned(f"{where}, x", x)
+    if hasattr(y, "columns") and len(y.columns) > 1:  # several labels per example
+        y = of_y.aligned(f"{where}, y", y)
     if _has_words(y):
         number = "names = sorted({*y}); y = [names.index(label) for label in y]"
         raise InputError(f"{where}, y: the labels are words, not numbers; for all agents alike: {number}")
@@ -69,10 +159,22 @@ def _tensor(where: str, value: Any) -> Tensor:
     try:
         array = np.asarray(value)
         if array.dtype == object or array.dtype.kind in "USO":
-            raise TypeError("it has text, or rows of different lengths")
-        return torch.from_numpy(np.ascontiguousarray(array))
+            raise TypeError(f"it has {_text_in(array)}; {RAW}")
+        if array.dtype.kind in "mM":
+            raise TypeError(f"it has dates; {RAW}")
+        return torch.from_numpy(np.require(array, requirements=["C", "W"]))  # pandas gives what is read-only
     except (TypeError, ValueError) as error:
         raise InputError(f"{where}: not an array of numbers: {error}") from error
+
+
+def _text_in(array: Any) -> str:
+    """Say where an array has text."""
+    if array.ndim == 2:
+        for j in range(array.shape[1]):
+            word = next((cell for cell in array[:, j] if isinstance(cell, str)), None)
+            if word is not None:
+                return f"text in column {j}, such as {word[:40]!r}"
+    return "text, or rows of different lengths"
 
 
 def check_agents(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import index
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from focusfl.core import Data
 from focusfl.core.train import Train
-from focusfl.data.check import as_data, check_agents, check_clusters
+from focusfl.data.check import ColumnOrder, as_data, check_agents, check_clusters
 from focusfl.data.overview import overview, summary
 from focusfl.models import SkipMlp, mlp
-from focusfl.util.errors import InputError, nearest, require
+from focusfl.util.errors import InputError, nearest, whole_number
 
 VALIDATION = 1  # the purpose of a split that is not for testing: its draws are others
 
@@ -295,8 +295,9 @@ class Federation:
         """Make a federation from your own arrays or tensors.
 
         Args:
-            agents: One (x, y) pair per agent, two agents or more. Labels y that are whole numbers are classes;
-                floats mean regression; y [n, L] of 0 and 1 are L labels of each example.
+            agents: A list with one (x, y) pair per agent, two agents or more. Labels y that are whole numbers are
+                classes; floats mean regression; y [n, L] of 0 and 1 are L labels of each example. Data frames need
+                the same columns, in any order; rows of x and y that have names are matched by them.
             test: A list of (x, y) pairs, or the share of each agent's examples to set aside for testing.
             validation: A list of (x, y) pairs, on which runs are chosen and stopped early. The option `validation`
                 of a run sets a share of the training examples aside instead.
@@ -324,17 +325,17 @@ class Federation:
             >>> fed.E, fed.classes, fed.training.sizes.tolist()
             (5, 3, [40, 40, 40, 40, 40])
         """
-        require("seed", seed, lambda v: v >= 0, "0 or more")
-        data = [as_data(f"agent {e}", pair, tokens) for e, pair in enumerate(agents)]
-        if isinstance(test, float | int | np.floating):
+        seed, orders = whole_number("seed", seed, 0), (ColumnOrder(), ColumnOrder())
+        data = [as_data(f"agent {e}", pair, tokens, orders) for e, pair in enumerate(_pairs("agents", agents))]
+        if isinstance(test, float | int | np.number):
             if not 0 < test < 1:
                 raise InputError(f"test = {test}: expected a share between 0 and 1, or a list of (x, y) pairs")
             check_agents(data, classes, "training")
             pairs = [_split(d, float(test), seed, e) for e, d in enumerate(data)]
             data, held_out = [a for a, _ in pairs], [b for _, b in pairs]
         else:
-            held_out = _given("test", test, len(data), tokens)
-        chosen_on = None if validation is None else _given("validation", validation, len(data), tokens)
+            held_out = _given("test", test, len(data), tokens, orders)
+        chosen_on = None if validation is None else _given("validation", validation, len(data), tokens, orders)
         found = [check_agents(data, classes, "training", also=held_out)]
         if chosen_on is not None:
             found.append(check_agents(data, classes, "training", also=chosen_on, also_kind="validation"))
@@ -355,9 +356,23 @@ class Federation:
         )
 
 
-def _given(kind: str, pairs: Sequence[tuple[Any, Any]], E: int, tokens: bool) -> list[Data]:
+def _pairs(name: str, agents: Any) -> list[tuple[Any, Any]]:
+    """Return the (x, y) pairs of all agents, if that is what was given."""
+    if isinstance(agents, Mapping):
+        hint = "pass a list, [*agents.values()]; agents are numbered, those of focusfl.data.folder have names"
+        raise InputError(f"{name}: expected a list of (x, y) pairs, found a {type(agents).__name__}: {hint}")
+    if not isinstance(agents, Iterable) or isinstance(agents, str | bytes | Tensor) or hasattr(agents, "columns"):
+        found = type(agents).__name__
+        raise InputError(f"{name}: expected a list of (x, y) pairs, one per agent, found {found}")
+    return list(agents)
+
+
+def _given(
+    kind: str, pairs: Sequence[tuple[Any, Any]], E: int, tokens: bool, orders: tuple[ColumnOrder, ColumnOrder]
+) -> list[Data]:
     """Return the user's own test or validation data of each agent."""
-    data = [as_data(f"agent {e}, {kind}", pair, tokens) for e, pair in enumerate(pairs)]
+    each = enumerate(_pairs(kind, pairs))
+    data = [as_data(f"agent {e}, {kind}", pair, tokens, orders) for e, pair in each]
     if len(data) != E:
         raise InputError(f"{kind} has {len(data)} agents, training has {E}: give each agent both")
     return data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from focusfl.algorithms import with_common_weights
@@ -52,6 +52,8 @@ def compare(
         raise InputError(
             "out: compare keeps nothing; focusfl compare --out on the command line does, or ff.fit(out=)"
         )
+    if not isinstance(seeds, Iterable) or isinstance(seeds, str):
+        raise InputError(f"seeds = {seeds!r}: expected a list, such as [{seeds}]")
     numbers = [whole_number("seeds", seed, 0) for seed in seeds]
     if not numbers or len(set(numbers)) < len(numbers):
         raise InputError(f"seeds = {list(seeds)}: expected one seed or more, each once")

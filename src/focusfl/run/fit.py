@@ -20,7 +20,7 @@ from focusfl.run.result import Result, clusters_of
 from focusfl.run.settings import Settings, takes_settings
 from focusfl.run.setup import Model, Setup
 from focusfl.util.device import NO_BF16_SUPPORT
-from focusfl.util.errors import InputError, Interrupted, nearest
+from focusfl.util.errors import InputError, Interrupted, nearest, require
 from focusfl.util.files import make_folder
 from focusfl.util.interrupt import graceful_stop
 from focusfl.util.progress import RunProgress
@@ -84,9 +84,10 @@ def fit(
         raise InputError("resume = True: set out, the folder of the run to resume")
     watchers = Callbacks(callbacks)
     _check_names(options)
+    _check_weights(algorithm)
     setup = Setup.of(algorithm, fed, model=model, settings=settings, **options)
     resolve(setup.settings.bayes, setup.fed)
-    for line in notes(setup):
+    for line in _cautions(setup):
         warnings.warn(line, stacklevel=2)
     with RunProgress(progress) as bars:
         every = setup.settings.eval_every
@@ -105,6 +106,12 @@ def _check_names(options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in known:
             raise InputError(f"unknown option {name!r}: {nearest(name, known)}")
+
+
+def _check_weights(algorithm: Algorithm) -> None:
+    """Raise an InputError if the option weight_by_n of a method is text or a number, which would count as true."""
+    by_n = getattr(algorithm, "weight_by_n", None)
+    require("weight_by_n", repr(by_n), by_n is None or isinstance(by_n, bool), "True, False or None")
 
 
 def _fit_in_folder(out: Path, setup: Setup, resume: bool, bars: RunProgress, watchers: Callback) -> Result:
@@ -159,6 +166,14 @@ def after_prerequisite(setup: Setup, bars: RunProgress, folder: Path | None = No
         watch(last.t, last.loss)
     pi = first.engine.labels(first.algorithm, last.server, last.states)
     return setup.changed(needed.with_clusters(clusters_of(first.algorithm, pi, setup.E)))
+
+
+def _cautions(setup: Setup) -> list[str]:
+    """Return the notes without what only says what each column is: `Federation.describe` says that."""
+    inputs = getattr(setup.fed, "inputs", None)
+    schema = None if inputs is None else inputs.schema
+    plain = [] if schema is None else schema.remarks()
+    return [line for line in notes(setup) if line not in plain]
 
 
 def notes(setup: Setup) -> list[str]:

@@ -21,7 +21,7 @@ from focusfl.data.own.labels import MAX_CLASS_LIKE_LABELS, TargetOption, spellin
 from focusfl.data.own.layout import expanded, find_agents, read_clusters
 from focusfl.data.own.moments import Moments
 from focusfl.data.own.schema import MissingOption, Schema, listed
-from focusfl.util.errors import Problems, require, require_choice
+from focusfl.util.errors import Problems, require, require_choice, require_instance, whole_number
 from focusfl.util.files import visible
 
 Names = str | list[str] | tuple[str, ...]
@@ -194,10 +194,17 @@ def folder(
     Example:
         ``fed = folder("hospitals", label="diagnosis")``
     """
-    require("data.seed", seed, seed >= 0, "0 or more")
-    require("data.test", test, 0 < test < 1, "a share between 0 and 1")
-    require("data.hidden", hidden, hidden is None or hidden >= 0, "0 or more")
-    require("data.max_mb", max_mb, max_mb > 0, "megabytes, more than 0")
+    require_instance("path", path, (str, Path), "the folder of your data")
+    seed = whole_number("data.seed", seed, 0)
+    require("data.test", test, lambda share: 0 < share < 1, "a share between 0 and 1")
+    require("data.hidden", hidden, lambda width: width is None or width >= 0, "0 or more")
+    require("data.max_mb", max_mb, lambda size: size > 0, "megabytes, more than 0")
+    for option, column in (("label", label), ("text", text)):
+        require_instance(f"data.{option}", column, str, "the name of a column")
+    for option, columns in (("drop", drop), ("categorical", categorical)):
+        require_instance(f"data.{option}", columns, (str, list, tuple), "names of columns")
+        for column in columns:
+            require_instance(f"data.{option}", column, str, "names of columns")
     require_choice("data.missing", missing, get_args(MissingOption))
     require_choice("data.target", target, get_args(TargetOption))
     reading = ReadOptions(label, text, max_mb, _names(drop), _names(categorical), missing, target)

@@ -16,11 +16,13 @@ from focusfl.core import Algorithm, Data, State
 from focusfl.core.train import Train
 from focusfl.core.tree import flatten, repeat, take, tree_map
 from focusfl.data.check import as_data, check_agents
-from focusfl.data.own.inputs import Encode, Inputs, label_numbers
+from focusfl.data.own.inputs import Encode, Inputs
 from focusfl.engines.one_agent import LocalAgent
 from focusfl.models.task import Task
 from focusfl.run.saved.about import OWN_LOSS, About, InputsAbout, NewcomerAbout
+from focusfl.run.saved.given_labels import named_labels
 from focusfl.run.saved.members import Mixture, members, predict
+from focusfl.run.saved.new_data import new_examples, warn
 from focusfl.run.saved.unlabelled import Unlabelled, how_sure
 from focusfl.util.errors import InputError, nearest, refuse_errors, require_instance
 
@@ -95,17 +97,25 @@ class TrainedModel:
         Args:
             agent: The agent's name (a text) or number (an integer, from 0).
             x: Raw examples: an array in the order of `inputs.columns`, a data frame, a table or dict of columns in
-                any order, or texts. They are scaled as the training data were.
+                any order, or texts. They are scaled as the training data were. Names of columns may differ from
+                those of training in capital letters, blanks, - and _.
             encode: A function from texts to numbers, if the model was trained with one of your own.
 
         Returns:
             Class probabilities [n, C], or values [n] in regression.
 
+        Warns:
+            UserWarning: A table has values that training did not have, lacks cells that training had, or a column
+                has another name.
+
         Raises:
             InputError: There is no such agent, or the examples do not fit.
         """
         view, state = self.state_of(agent)
-        return self._predict(view, state, self.inputs.tensor(x, encode))
+        new = new_examples(self.inputs, x)
+        predictions = self._predict(view, state, self.inputs.tensor(new.x, encode))
+        warn(new.notes, stacklevel=2)
+        return predictions
 
     def assign(self, x: Any, y: Any = None, encode: Encode | None = None) -> Newcomer:
         """Label a new agent that did not train: one E step on its data. The models do not change.
@@ -116,17 +126,21 @@ class TrainedModel:
 
         Args:
             x: The new agent's raw examples, as for `predict`.
-            y: Their labels: numbers, or names of classes, in a list, an array or a column. None if there are none.
+            y: Their labels: names of classes, or their whole numbers, or the values of a regression, in a list, an
+                array or a column. True or 1.0 is refused where classes have names. None: the label column of a
+                table, if it has one; leave that column out to assign without labels.
             encode: As for `predict`.
 
         Raises:
             InputError: The data does not fit, or the method cannot take newcomers.
         """
         with refuse_errors("the newcomer cannot be assigned"):
-            inputs = self.inputs.tensor(x, encode)
-            newcomer = self._assign(inputs, y)
+            new = new_examples(self.inputs, x)
+            inputs = self.inputs.tensor(new.x, encode)
+            newcomer = self._assign(inputs, new.y if y is None else y)
             self._predict(newcomer.view, newcomer.state, inputs)  # they must be numbers
-            return newcomer
+        warn(new.notes, stacklevel=2)
+        return newcomer
 
     def _assign(self, x: Tensor, y: Any) -> Newcomer:
         inputs = x.to(self._device, copy=True)  # aligned, as in `_predict`
@@ -138,8 +152,9 @@ class TrainedModel:
             return Newcomer(self, view, state, form, sure, len(inputs), labelled=False)
         if self.about.loss == OWN_LOSS and self.task.loss.default:
             python = "pass it to ff.load as loss= in Python"
-            raise InputError(f"its loss is its owner's: {python}, or assign without labels (--no-labels)")
-        data = as_data("the newcomer", (inputs, label_numbers(y, self.labels, self.classes)), self.inputs.tokens)
+            without = "assign without labels (--no-labels, or leave the label column out)"
+            raise InputError(f"its loss is its owner's: {python}, or {without}")
+        data = as_data("the newcomer", (inputs, named_labels(y, self.labels, self.classes)), self.inputs.tokens)
         if self.about.several and data.y.dim() != 2:
             raise InputError(f"the labels: expected [{len(data.x)}, {self.classes}], each 0 or 1: one per label")
         if self.classes is None:
@@ -264,4 +279,7 @@ class Newcomer:
 
     def predict(self, x: Any, encode: Encode | None = None) -> Tensor:
         """Predict for raw examples x: class probabilities [n, C], or values [n] in regression."""
-        return self.model._predict(self.view, self.state, self.inputs.tensor(x, encode))
+        new = new_examples(self.inputs, x)
+        predictions = self.model._predict(self.view, self.state, self.inputs.tensor(new.x, encode))
+        warn(new.notes, stacklevel=2)
+        return predictions
