@@ -14,7 +14,7 @@ from focusfl.data.sets.natural import NATURAL
 from focusfl.report.gains import compare_losses
 from focusfl.report.markdown import code, grid, plain
 from focusfl.report.rows import Row
-from focusfl.report.sentences import WHAT_COUNTS
+from focusfl.report.sentences import WITH_NOISE
 from focusfl.research.natural.baselines import BASELINES
 from focusfl.research.natural.benchmark import Findings, Score
 from focusfl.run.experiment import Experiment
@@ -70,7 +70,7 @@ def tables(found: Mapping[str, Findings]) -> str:
     for baseline, words in (("local", "alone (Local)"), ("fedavg", "under FedAvg")):
         table = worse_than(found, baseline)
         parts += [f"Agents that are worse off than {words}, beyond noise:", table] if table else []
-    parts += [f"({WHAT_COUNTS})"]
+    parts += [f"({WITH_NOISE})"]
     if "heart" in found:
         parts += [f"heart, mean accuracy over the hospitals, beside FLamby's. {FLAMBY_NOTE}", accuracies(found)]
     return "\n\n".join(parts)
