@@ -210,3 +210,16 @@ def test_spellings_that_one_file_has_both_are_two_classes_and_are_remarked_on(tm
     fed = folder(write(tmp_path / "h", bern=rows(1, label=["hid", "hId", "h  id"] * 10)))
     assert fed.labels == ("h  id", "hId", "hid", "ill", "well")
     assert any("hId, hid differ" in line for line in fed.remarks())
+
+
+def test_one_word_as_the_label_of_everybody_is_refused(tmp_path):
+    root = write(tmp_path / "h", **every(label=["ill"] * 30))
+    with pytest.raises(InputError, match=rf"{root}: all labels are 'ill'.*nothing to learn"):
+        folder(root)
+    assert compare(root).code == 2
+
+
+@pytest.mark.parametrize("label", [1, 2.5])
+def test_one_number_as_the_label_of_everybody_is_remarked_on(tmp_path, label):
+    described = folder(write(tmp_path / "h", **every(label=[label] * 30))).describe()
+    assert f"all training labels are {label}" in described

@@ -88,9 +88,9 @@ class FolderFederation(Federation):
         y = self.all_rows.y
         if self.classes is None:
             return [f"label: {self.inputs.label}, a number from {y.min():.4g} to {y.max():.4g}"]
-        names = self.labels or [str(c) for c in range(self.classes)]
         counts = torch.bincount(y, minlength=self.classes).tolist()
-        each = listed([f"{name} ({n})" for name, n in zip(names, counts, strict=True)])
+        names = self.labels or [str(c) for c in range(self.classes)]
+        each = listed([f"{name} ({n})" for name, n in zip(names, counts, strict=False)])
         return [f"label: {self.inputs.label}, classes (training examples): {each}"]
 
     def remarks(self) -> list[str]:
@@ -105,7 +105,11 @@ class FolderFederation(Federation):
             return [
                 f"classes {', '.join(similar)} differ only in capital letters: if they are one, use one spelling"
             ]
-        values = self.training.y.unique() if self.classes is None else torch.zeros(0)
+        found = self.training.y.unique() if self.training.y.dim() == 1 else torch.zeros(0)
+        if len(found) == 1 and self.inputs is not None and self.inputs.kind == "a table":
+            label = self.labels[int(found[0])] if self.labels else f"{found[0].item():g}"
+            return [f"all training labels are {label}, so there is nothing to learn"]
+        values = found if self.classes is None else torch.zeros(0)
         if 0 < len(values) <= MAX_CLASS_LIKE_LABELS and bool((values % 1 == 0).all()):
             kind = f"decimal numbers such as {float(values[0])}"
             return [f"the labels are {kind}, so this is regression; data.target=class makes classes"]

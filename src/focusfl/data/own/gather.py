@@ -14,7 +14,7 @@ from torch import Tensor
 
 from focusfl.data.own.contents import MAX_MB, FileContents
 from focusfl.data.own.examples import aligned, usual
-from focusfl.data.own.labels import TargetOption, encode_labels, missing_label, with_labels
+from focusfl.data.own.labels import TargetOption, encode_labels, missing_label, require_different, with_labels
 from focusfl.data.own.layout import read_agent
 from focusfl.data.own.numbers import looks_like_number
 from focusfl.data.own.schema import DIFFERENT, MissingOption, Schema, infer
@@ -108,6 +108,8 @@ def gather(places: Sequence[Path], root: Path, reading: ReadOptions, problems: P
             known.encode(part, problems)
         sound = [[replace(part, x=schema.encode(part, problems)) for part in agent] for agent in sound]
     problems.report()
+    if schema is not None:
+        require_different(root, labels)
     return Gathered(sound, y, labels, schema)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -104,6 +105,18 @@ def encode_labels(parts: list[FileContents], target: TargetOption = "auto") -> t
         require("the number of classes", len(names), len(names) <= MAX_CLASSES, f"at most {MAX_CLASSES}")
         return [torch.tensor([known[label] for label in labels]) for labels in y], names
     return [torch.tensor([label if is_class else float(label) for label in labels]) for labels in y], ()
+
+
+def require_different(root: Path, words: Sequence[str]) -> None:
+    """Refuse a folder with a single class, if classes are words.
+
+    Args:
+        root: The folder, for the message.
+        words: The names of the classes, if the labels are words.
+    """
+    if len(words) == 1:
+        hint = "add examples of other classes, or name another label column with data.label"
+        raise InputError(f"{root}: all labels are {words[0]!r}, so there is nothing to learn; {hint}")
 
 
 def class_names(files: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], dict[str, int]]:
