@@ -11,6 +11,7 @@ from focusfl.util.errors import InputError
 Number = TypeVar("Number", int, float)
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?", re.ASCII)
 DIGITS = r"(\d+([.,]\d+)?|\d{1,3}([,.' ]\d{3})+([.,]\d+)?)"
+GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}", re.ASCII)  # 1.182, which may be 1182
 NUMBER_LIKE = re.compile(rf"[<>~]?=?\s?[+-]?{DIGITS}\s?%?", re.ASCII)
 
 
@@ -72,3 +73,16 @@ def with_point(cell: str) -> str:
     ['1.5', ' -0.25', '3e1', 'a,b', '1,2,3']
     """
     return cell.replace(",", ".") if "," in cell and DECIMAL_COMMA.fullmatch(cell.strip()) else cell
+
+
+def number_hint(word: str) -> str:
+    """Say what to do with a word among numbers.
+
+    >>> number_hint("1.182")
+    'may be 1182, as there are decimal commas too; write decimals with a point, and nothing between thousands'
+    """
+    if GROUPED.fullmatch(word):
+        whole = word.replace(".", "")
+        how = "write decimals with a point, and nothing between thousands"
+        return f"may be {whole}, as there are decimal commas too; {how}"
+    return "write decimals with a point" if "," in word else "correct it or fill it in"

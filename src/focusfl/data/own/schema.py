@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from focusfl.data.own.contents import FileContents
-from focusfl.data.own.numbers import not_a_number
+from focusfl.data.own.numbers import not_a_number, number_hint
 from focusfl.data.own.table import Table
 from focusfl.util.errors import InputError, Problems, nearest
 
@@ -139,7 +139,7 @@ class Schema:
         words: dict[int, str] = file.x.words[j]
         if words:
             i = min(words)
-            hint = "write decimals with a point" if "," in words[i] else "correct it or fill it in"
+            hint = number_hint(words[i])
             hint += "; data.categorical makes categories" if training else ""
             others = listed(sorted({word for word in words.values() if word != words[i]}))
             hint += f"; nor are {others}" if others else f"; {len(words)} such cells" if len(words) > 1 else ""

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from focusfl.data.own.contents import MAX_MB, FileContents, optional_package, require_size, with_inputs
-from focusfl.data.own.csv_files import csv_format, csv_rows
-from focusfl.data.own.numbers import is_number, parse_number
+from focusfl.data.own.csv_files import csv_format, csv_rows, grouped_cells
+from focusfl.data.own.numbers import GROUPED, is_number, not_a_number, number_hint, parse_number
 from focusfl.data.own.table import Table, cell_value
 from focusfl.util.errors import InputError, Problems, nearest
 
@@ -36,6 +36,12 @@ def read_csv(
     texts: list[str] = []
     y: list[str] = []
     contents = about.contents(path, y, places, "counting the header", form.notes(path))
+    grouped = grouped_cells(path, form)
+    if label_position in grouped:
+        row, cell = grouped[label_position]
+        where = f"{path}, row {row} (counting the header), column {about.label!r}"
+        raise not_a_number(cell, where, number_hint(cell))
+    unclear = [k for k, j in enumerate(positions) if j in grouped]
     for row, cells in rows:
         places.append(row)
         y.append(cells[label_position].strip())
@@ -46,6 +52,10 @@ def read_csv(
             values.extend([parse_number(float, cells[j]) for j in positions])
         except ValueError:
             values.extend(_numbers([cells[j] for j in positions], words, len(y) - 1))
+        for k in unclear:
+            if GROUPED.fullmatch(cell := cells[positions[k]].strip()):
+                words[k][len(y) - 1] = sys.intern(cell)
+                values[k - len(positions)] = math.nan
     if kind == "text":
         return [with_inputs(contents, texts)]
     numbers = np.array(values).reshape(len(y), len(positions))
