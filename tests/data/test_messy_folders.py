@@ -223,3 +223,30 @@ def test_one_word_as_the_label_of_everybody_is_refused(tmp_path):
 def test_one_number_as_the_label_of_everybody_is_remarked_on(tmp_path, label):
     described = folder(write(tmp_path / "h", **every(label=[label] * 30))).describe()
     assert f"all training labels are {label}" in described
+
+
+def test_whole_numbers_that_may_be_amounts_are_remarked_on(tmp_path):
+    root = write(tmp_path / "h", **every(label=lambda i: i * 37 % 25))
+    fed = folder(root)
+    assert any("25 different" in line and "data.target=number" in line for line in fed.remarks())
+    assert fed.classes == 25 and folder(root, target="number").classes is None
+    assert not any("data.target" in line for line in folder(root, target="class").remarks())
+    few = folder(write(tmp_path / "i", **every(label=lambda i: i % 12)))
+    assert not any("data.target" in line for line in few.remarks())
+
+
+def test_whole_numbers_that_are_nearly_all_different_are_refused_as_classes(tmp_path):
+    root = write(tmp_path / "h", **{name: rows(e, label=range(e, 900, 30)) for e, name in enumerate(SITES)})
+    with pytest.raises(InputError, match=r"aarau.csv, row 2 .*label 0 .*different.*data\.target=number"):
+        folder(root)
+    assert folder(root, target="number").classes is None
+    assert len(folder(root, target="class").labels) == 90
+
+
+@pytest.mark.parametrize("written", ["1'{:03}", "CHF {}", '"0,{}"', "{} %"])
+def test_labels_that_are_amounts_written_as_words_are_refused(tmp_path, written):
+    root = write(tmp_path / "h", **every(label=lambda i: written.format(100 + i)))
+    with pytest.raises(InputError, match=r"aarau.csv, row 2 .*look like numbers.*1234\.5"):
+        folder(root)
+    few = write(tmp_path / "i", **every(label=lambda i: written.format(100 + i % 3)))
+    assert len(folder(few).labels) == 3

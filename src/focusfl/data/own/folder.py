@@ -17,7 +17,7 @@ from focusfl.data.own.contents import MAX_MB, FileContents
 from focusfl.data.own.examples import input_tensors, inputs_of, split_test
 from focusfl.data.own.gather import Gathered, ReadOptions, gather
 from focusfl.data.own.inputs import Inputs
-from focusfl.data.own.labels import MAX_CLASS_LIKE_LABELS, TargetOption, spellings_note
+from focusfl.data.own.labels import MAX_CLASS_LIKE_LABELS, TargetOption, may_be_amounts, spellings_note
 from focusfl.data.own.layout import expanded, find_agents, read_clusters
 from focusfl.data.own.moments import Moments
 from focusfl.data.own.schema import MissingOption, Schema, listed
@@ -109,6 +109,11 @@ class FolderFederation(Federation):
         if len(found) == 1 and self.inputs is not None and self.inputs.kind == "a table":
             label = self.labels[int(found[0])] if self.labels else f"{found[0].item():g}"
             return [f"all training labels are {label}, so there is nothing to learn"]
+        if self.classes is not None and not self.labels and self.inputs is not None:
+            n = len(self.training.y)
+            if self.inputs.kind in ("a table", "text") and may_be_amounts(len(found), n):
+                what = f"{len(found)} different whole numbers in {n} training examples"
+                return [f"label: {self.inputs.label}, {what}, read as classes; data.target=number makes amounts"]
         values = found if self.classes is None else torch.zeros(0)
         if 0 < len(values) <= MAX_CLASS_LIKE_LABELS and bool((values % 1 == 0).all()):
             kind = f"decimal numbers such as {float(values[0])}"

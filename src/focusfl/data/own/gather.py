@@ -14,7 +14,14 @@ from torch import Tensor
 
 from focusfl.data.own.contents import MAX_MB, FileContents
 from focusfl.data.own.examples import aligned, usual
-from focusfl.data.own.labels import TargetOption, encode_labels, missing_label, require_different, with_labels
+from focusfl.data.own.labels import (
+    TargetOption,
+    encode_labels,
+    missing_label,
+    refuse_amounts,
+    require_different,
+    with_labels,
+)
 from focusfl.data.own.layout import read_agent
 from focusfl.data.own.numbers import looks_like_number
 from focusfl.data.own.schema import DIFFERENT, MissingOption, Schema, infer
@@ -89,6 +96,7 @@ def gather(places: Sequence[Path], root: Path, reading: ReadOptions, problems: P
     if parts:
         with problems.collect():
             y, labels = encode_labels(parts, reading.target)
+            refuse_amounts(parts, reading.target)
     _check_dropped([part for agent in read for part in agent], reading, problems)
     first = usual(parts) if parts else None
     found = [[aligned(part, first, problems) for part in agent] for agent in agents if first is not None]
