@@ -250,3 +250,51 @@ def test_labels_that_are_amounts_written_as_words_are_refused(tmp_path, written)
         folder(root)
     few = write(tmp_path / "i", **every(label=lambda i: written.format(100 + i % 3)))
     assert len(folder(few).labels) == 3
+
+
+def test_columns_are_dropped_however_files_spell_them(tmp_path):
+    names = dict(zip(SITES, ("AGE", "age", " Age"), strict=True))
+    files = {n: {name if k == "age" else k: v for k, v in rows(0).items()} for n, name in names.items()}
+    root = write(tmp_path / "h", **files)
+    for spelling in ("age", "AGE", "aGe"):
+        assert folder(root, drop=spelling).columns == ("sex = f", "sex = m")
+
+
+def test_of_two_columns_spelled_alike_the_one_as_written_is_dropped(tmp_path):
+    root = write(tmp_path / "h", **every(AGE=range(30)))
+    assert "age" not in folder(root, drop="age").columns and "AGE" in folder(root, drop="age").columns
+
+
+def test_the_label_that_is_not_there_is_asked_for(tmp_path):
+    root = write(tmp_path / "h", **{n: text(rows(0)).replace("label", "ill") for n in SITES})
+    with pytest.raises(InputError, match=r"no label column 'label'.*data\.label=NAME.*age, ill, sex") as caught:
+        folder(root)
+    assert "did you mean" not in str(caught.value)
+
+
+def test_the_label_cannot_be_dropped(tmp_path):
+    with pytest.raises(InputError, match=r"data\.drop: 'label' is the label"):
+        folder(write(tmp_path / "h"), drop="label")
+
+
+def test_without_a_path_the_option_is_named():
+    ended = focusfl("compare", "--data", "folder")
+    assert ended.code == 2 and not ended.faults and "--set data.path=DIR" in ended.err, ended.err
+
+
+@pytest.mark.parametrize("cell", ["#N/A", "#NV", "none", "NULL"])
+def test_what_programs_write_into_empty_cells_is_missing(tmp_path, cell):
+    fed = folder(write(tmp_path / "h", **every(bmi=[cell, *range(29)])))
+    assert "bmi is missing" in fed.columns
+
+
+def test_none_is_a_class_among_words_and_missing_among_numbers(tmp_path):
+    fed = folder(write(tmp_path / "h", **every(label=["none", "mild", "severe"] * 10)))
+    assert fed.labels == ("mild", "none", "severe")
+    assert folder(write(tmp_path / "i", **every(label=["none", 0, 1] * 10))).classes == 2
+
+
+@pytest.mark.parametrize("cell", ["n.d.", "unknown", "--"])
+def test_of_a_stray_word_among_numbers_the_user_is_told_to_leave_the_cell_empty(tmp_path, cell):
+    with pytest.raises(InputError, match=r"row 2 .*'bmi'.*empty"):
+        folder(write(tmp_path / "h", **every(bmi=[cell, *range(29)])))

@@ -21,7 +21,7 @@ from focusfl.data.own.labels import MAX_CLASS_LIKE_LABELS, TargetOption, may_be_
 from focusfl.data.own.layout import expanded, find_agents, read_clusters
 from focusfl.data.own.moments import Moments
 from focusfl.data.own.schema import MissingOption, Schema, listed
-from focusfl.util.errors import Problems, require, require_choice
+from focusfl.util.errors import InputError, Problems, require, require_choice
 from focusfl.util.files import visible
 
 Names = str | list[str] | tuple[str, ...]
@@ -160,7 +160,7 @@ class FolderFederation(Federation):
 
 
 def folder(
-    path: str | Path,
+    path: str | Path = "",
     seed: int = 0,
     test: float = 0.2,
     label: str = "label",
@@ -203,6 +203,8 @@ def folder(
     Example:
         ``fed = folder("hospitals", label="diagnosis")``
     """
+    if path == "":
+        raise InputError("data.path is missing: --set data.path=DIR names the folder with one entry per agent")
     require("data.seed", seed, seed >= 0, "0 or more")
     require("data.test", test, 0 < test < 1, "a share between 0 and 1")
     require("data.hidden", hidden, hidden is None or hidden >= 0, "0 or more")

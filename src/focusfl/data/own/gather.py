@@ -25,6 +25,7 @@ from focusfl.data.own.labels import (
 from focusfl.data.own.layout import read_agent
 from focusfl.data.own.numbers import looks_like_number
 from focusfl.data.own.schema import DIFFERENT, MissingOption, Schema, infer
+from focusfl.data.own.table_files import simplified
 from focusfl.util.errors import Problems, nearest
 from focusfl.util.progress import count_progress
 
@@ -159,10 +160,12 @@ def _odd(agent: list[FileContents], kept: list[FileContents | None]) -> list[Fil
 
 def _check_dropped(parts: list[FileContents], reading: ReadOptions, problems: Problems) -> None:
     known = {name for part in parts for name in (*part.columns, *part.dropped)}
-    gone = {name for part in parts for name in part.dropped}
+    gone = {simplified(name) for part in parts for name in part.dropped}
     kinds = {part.kind for part in parts}
-    for name in (name for name in reading.drop if name not in gone):
-        if kinds & {"a table", "text"}:
+    for name in (name for name in reading.drop if simplified(name) not in gone):
+        if kinds & {"a table", "text"} and simplified(name) == simplified(reading.label):
+            problems.add(f"data.drop: {name!r} is the label (data.label), which is no feature: leave it out here")
+        elif kinds & {"a table", "text"}:
             problems.add(f"data.drop: no column {name!r}: {nearest(name, known)}")
         else:
             problems.add(f"data.drop = {name}: expected nothing: the files are {parts[0].kind}")

@@ -64,9 +64,12 @@ def with_labels(part: FileContents, is_gap: Callable[[Any], bool] = is_missing) 
 
 
 def missing_label(parts: Sequence[FileContents]) -> Callable[[Any], bool]:
-    """Return what tells whether a cell is a missing label; - is none if other labels are +."""
-    signs = any(isinstance(label, str) and label.strip() == "+" for part in parts for label in part.y)
-    return (lambda label: is_missing(label) and str(label).strip() != "-") if signs else is_missing
+    """Return what tells whether a cell is a missing label; - is none if others are +, nor is none among words."""
+    written = [label.strip() for part in parts for label in part.y if isinstance(label, str)]
+    kept = {"-"} if "+" in written else set[str]()
+    if any(isinstance(cell_value(label), str) for label in written):
+        kept.add("none")
+    return (lambda label: is_missing(label) and str(label).strip() not in kept) if kept else is_missing
 
 
 def encode_labels(parts: list[FileContents], target: TargetOption = "auto") -> tuple[list[Tensor], tuple[str, ...]]:

@@ -86,4 +86,8 @@ def number_hint(word: str) -> str:
         whole = word.replace(".", "")
         how = "write decimals with a point, and nothing between thousands"
         return f"may be {whole}, as there are decimal commas too; {how}"
-    return "write decimals with a point" if "," in word else "correct it or fill it in"
+    return (
+        "write decimals with a point"
+        if "," in word
+        else "correct it, or leave the cell empty if the value is missing"
+    )
