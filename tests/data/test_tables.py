@@ -154,6 +154,8 @@ LABELS = [i % 2 for i in range(N)]
         ("patient_id", range(N), "id"),
         ("PatientNr", range(N), "id"),
         ("patient_id", [0, 1] * 20, "number"),
+        *((name, range(N), "id") for name in ("patnr", "patientid", "pid", "case no.", "nr")),
+        *((name, range(N), "number") for name in ("kidney_no", "platelet_number", "number of visits", "paid")),
         ("patient_age", range(N), "number"),
         ("id", [i / 7 for i in range(N)], "number"),
         ("code", [f"P-{i}" for i in range(N)], "id"),
@@ -276,6 +278,21 @@ def test_the_target_says_how_labels_are_read(tmp_path):
     content = table(x=range(4), label=["ill", "well"] * 2)
     with pytest.raises(InputError, match="'ill' is not a number"):
         folder(write(tmp_path, a=content, b=content), target="number")
+
+
+@pytest.mark.parametrize(
+    "cells, said", [(range(N), True), ([*range(N - 1), 0], False), ([i + 0.5 for i in range(N)], False)]
+)
+def test_whole_numbers_that_all_differ_are_remarked_on(tmp_path, cells, said):
+    content = table(fall=cells, label=LABELS)
+    fed = folder(write(tmp_path, a=content, b=content, c=table(fall=[3] * 10, label=[0, 1] * 5)))
+    assert any("data.drop=fall" in line for line in fed.remarks()) == said and fed.columns == ("fall",)
+    assert ("data.drop=fall" in fed.describe()) == said
+
+
+def test_few_whole_numbers_that_differ_are_not_remarked_on(tmp_path):
+    content = table(fall=range(19), label=LABELS[:19])
+    assert "data.drop" not in folder(write(tmp_path, a=content, b=content)).describe()
 
 
 # --- scaling

@@ -243,7 +243,7 @@ def folder(
         labels=files.labels,
         columns=() if schema is None else schema.features,
         inputs=inputs_of(files.parts[0], training.x, label, text, encode is not None, schema),
-        file_notes=_file_notes(files.parts),
+        file_notes=(*_file_notes(files.parts), *_identifiers_note(files.identifiers)),
         root=root,
     )
     return _scale(fed, moments) if scale and moments is not None else fed
@@ -275,6 +275,14 @@ def _file_notes(parts: list[FileContents]) -> tuple[str, ...]:
     lines = notes.lines()
     more = [f"and {len(lines) - MAX_NOTES} more notes on files"] * (len(lines) > MAX_NOTES)
     return (*lines[:MAX_NOTES], *more, *spellings_note(parts))
+
+
+def _identifiers_note(names: tuple[str, ...]) -> list[str]:
+    """Say which columns of numbers may be identifiers: a network could learn patients by heart from them."""
+    if not names:
+        return []
+    what = "whole numbers that all differ within every file, as identifiers do"
+    return [f"{what}: {listed(names)}; if they are, data.drop={','.join(names)} leaves them out"]
 
 
 def _filled(rows: Rows, schema: Schema) -> Rows:

@@ -24,7 +24,7 @@ from focusfl.data.own.labels import (
 )
 from focusfl.data.own.layout import read_agent
 from focusfl.data.own.numbers import looks_like_number
-from focusfl.data.own.schema import DIFFERENT, MissingOption, Schema, infer
+from focusfl.data.own.schema import DIFFERENT, MissingOption, Schema, infer, like_identifiers
 from focusfl.data.own.table_files import simplified
 from focusfl.util.errors import Problems, nearest
 from focusfl.util.progress import count_progress
@@ -63,12 +63,14 @@ class Gathered(NamedTuple):
         y: The labels of each file, in the order of the agents.
         labels: The names of the classes, if the labels are words.
         schema: What the columns of tables are; None for other kinds.
+        identifiers: Columns of numbers that may be identifiers.
     """
 
     agents: list[list[FileContents]]
     y: list[Tensor]
     labels: tuple[str, ...]
     schema: Schema | None
+    identifiers: tuple[str, ...] = ()
 
     @property
     def parts(self) -> list[FileContents]:
@@ -102,7 +104,7 @@ def gather(places: Sequence[Path], root: Path, reading: ReadOptions, problems: P
     first = usual(parts) if parts else None
     found = [[aligned(part, first, problems) for part in agent] for agent in agents if first is not None]
     sound = [[part for part in agent if part is not None] for agent in found]
-    schema = None
+    schema, identifiers = None, tuple[str, ...]()
     if first is not None and first.kind == "a table":
         with problems.collect():
             schema = infer([agent[0] for agent in sound if agent], (), reading.categorical, reading.missing)
@@ -111,6 +113,7 @@ def gather(places: Sequence[Path], root: Path, reading: ReadOptions, problems: P
             f"data.categorical = {', '.join(reading.categorical)}: expected nothing: the files are {first.kind}"
         )
     if schema is not None:
+        identifiers = like_identifiers(schema, [agent[0] for agent in sound if agent])
         _check_numbers_as_words(schema, [part for agent in sound for part in agent], reading, problems)
         for part in (part for agent, kept in zip(agents, found, strict=True) for part in _odd(agent, kept)):
             known = replace(schema, columns=tuple(c for c in schema.columns if c.name in part.columns))
@@ -119,7 +122,7 @@ def gather(places: Sequence[Path], root: Path, reading: ReadOptions, problems: P
     problems.report()
     if schema is not None:
         require_different(root, labels)
-    return Gathered(sound, y, labels, schema)
+    return Gathered(sound, y, labels, schema, identifiers)
 
 
 def _read(places: Sequence[Path], root: Path, reading: ReadOptions, problems: Problems) -> list[list[FileContents]]:
