@@ -298,3 +298,29 @@ def test_none_is_a_class_among_words_and_missing_among_numbers(tmp_path):
 def test_of_a_stray_word_among_numbers_the_user_is_told_to_leave_the_cell_empty(tmp_path, cell):
     with pytest.raises(InputError, match=r"row 2 .*'bmi'.*empty"):
         folder(write(tmp_path / "h", **every(bmi=[cell, *range(29)])))
+
+
+def repeats(root):
+    return [line for line in folder(root).remarks() if "rows" in line]
+
+
+def test_rows_in_training_and_test_data_are_counted(tmp_path):
+    root = write(
+        tmp_path / "h",
+        **{name: rows(e, n=150, bmi=lambda i, e=e: (i * 37 + e * 11) % 499) for e, name in enumerate(SITES)},
+    )
+    assert repeats(root) == []
+    (root / "bern").mkdir()
+    (root / "bern.csv").rename(root / "bern/train.csv")
+    (root / "bern/test.csv").write_bytes((root / "bern/train.csv").read_bytes())
+    assert any("bern (150 of 150)" in line and "too good" in line for line in repeats(root))
+
+
+def test_rows_twice_in_a_file_and_files_of_two_agents_are_counted(tmp_path):
+    plain = {name: rows(e, n=150, bmi=lambda i, e=e: (i * 37 + e * 11) % 499) for e, name in enumerate(SITES)}
+    double = {k: v * 2 for k, v in plain["bern"].items()}
+    assert any(
+        "more than once: bern" in line for line in repeats(write(tmp_path / "h", **plain | {"bern": double}))
+    )
+    copied = repeats(write(tmp_path / "i", **plain | {"chur": plain["aarau"]}))
+    assert any("aarau and chur (150 of 150)" in line for line in copied) and len(copied) == 1

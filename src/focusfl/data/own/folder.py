@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,6 +21,7 @@ from focusfl.data.own.inputs import Inputs
 from focusfl.data.own.labels import MAX_CLASS_LIKE_LABELS, TargetOption, may_be_amounts, spellings_note
 from focusfl.data.own.layout import expanded, find_agents, read_clusters
 from focusfl.data.own.moments import Moments
+from focusfl.data.own.repeats import repeats_notes
 from focusfl.data.own.schema import MissingOption, Schema, listed
 from focusfl.util.errors import InputError, Problems, require, require_choice
 from focusfl.util.files import visible
@@ -96,7 +98,23 @@ class FolderFederation(Federation):
     def remarks(self) -> list[str]:
         """Return how tables were understood, and warnings about what may be misunderstood, one sentence each."""
         schema = [] if self.inputs is None or self.inputs.schema is None else self.inputs.schema.remarks()
-        return [*self.file_notes, *schema, *self._label_remarks(), *self._agent_remarks(), *self._scale_remarks()]
+        return [
+            *self.file_notes,
+            *schema,
+            *self._label_remarks(),
+            *self._agent_remarks(),
+            *self._repeats,
+            *self._scale_remarks(),
+        ]
+
+    @cached_property
+    def _repeats(self) -> list[str]:
+        """Rows of a table that are in both training and test data make results too good."""
+        if self.inputs is None or self.inputs.schema is None:
+            return []
+        widths = [len(column.features) for column in self.inputs.schema.columns if column.features]
+        rows, each = self.all_rows, range(self.E)
+        return repeats_notes(self.agents, [rows.of(e) for e in each], [self.testing.of(e) for e in each], widths)
 
     def _label_remarks(self) -> list[str]:
         lower = [name.casefold() for name in self.labels]
