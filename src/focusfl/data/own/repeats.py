@@ -74,7 +74,7 @@ def row_hashes(data: Data) -> Hashes:
     x = np.ascontiguousarray(data.x.numpy().reshape(len(data.y), -1)) + np.float32(0)  # -0 becomes 0
     y = data.y.numpy().reshape(len(data.y), -1).astype(np.float32)
     words = np.concatenate([x.astype(np.float32), y], 1).view(np.uint32)
-    factors = np.random.default_rng(0).integers(1, 2**63, words.shape[1], dtype=np.uint64) | np.uint64(1)
+    factors = np.random.default_rng(0).integers(1, 2**63, words.shape[1:], dtype=np.uint64) | np.uint64(1)
     out = np.zeros(len(words), np.uint64)
     for j in range(words.shape[1]):
         out = (out ^ (out >> np.uint64(29))) + words[:, j].astype(np.uint64) * factors[j]
