@@ -210,3 +210,117 @@ def test_spellings_that_one_file_has_both_are_two_classes_and_are_remarked_on(tm
     fed = folder(write(tmp_path / "h", bern=rows(1, label=["hid", "hId", "h  id"] * 10)))
     assert fed.labels == ("h  id", "hId", "hid", "ill", "well")
     assert any("hId, hid differ" in line for line in fed.remarks())
+
+
+def test_one_word_as_the_label_of_everybody_is_refused(tmp_path):
+    root = write(tmp_path / "h", **every(label=["ill"] * 30))
+    with pytest.raises(InputError, match=rf"{root}: all labels are 'ill'.*nothing to learn"):
+        folder(root)
+    assert compare(root).code == 2
+
+
+@pytest.mark.parametrize("label", [1, 2.5])
+def test_one_number_as_the_label_of_everybody_is_remarked_on(tmp_path, label):
+    described = folder(write(tmp_path / "h", **every(label=[label] * 30))).describe()
+    assert f"all training labels are {label}" in described
+
+
+def test_whole_numbers_that_may_be_amounts_are_remarked_on(tmp_path):
+    root = write(tmp_path / "h", **every(label=lambda i: i * 37 % 25))
+    fed = folder(root)
+    assert any("25 different" in line and "data.target=number" in line for line in fed.remarks())
+    assert fed.classes == 25 and folder(root, target="number").classes is None
+    assert not any("data.target" in line for line in folder(root, target="class").remarks())
+    few = folder(write(tmp_path / "i", **every(label=lambda i: i % 12)))
+    assert not any("data.target" in line for line in few.remarks())
+
+
+def test_whole_numbers_that_are_nearly_all_different_are_refused_as_classes(tmp_path):
+    root = write(tmp_path / "h", **{name: rows(e, label=range(e, 900, 30)) for e, name in enumerate(SITES)})
+    with pytest.raises(InputError, match=r"aarau.csv, row 2 .*label 0 .*different.*data\.target=number"):
+        folder(root)
+    assert folder(root, target="number").classes is None
+    assert len(folder(root, target="class").labels) == 90
+
+
+@pytest.mark.parametrize("written", ["1'{:03}", "CHF {}", '"0,{}"', "{} %"])
+def test_labels_that_are_amounts_written_as_words_are_refused(tmp_path, written):
+    root = write(tmp_path / "h", **every(label=lambda i: written.format(100 + i)))
+    with pytest.raises(InputError, match=r"aarau.csv, row 2 .*look like numbers.*1234\.5"):
+        folder(root)
+    few = write(tmp_path / "i", **every(label=lambda i: written.format(100 + i % 3)))
+    assert len(folder(few).labels) == 3
+
+
+def test_columns_are_dropped_however_files_spell_them(tmp_path):
+    names = dict(zip(SITES, ("AGE", "age", " Age"), strict=True))
+    files = {n: {name if k == "age" else k: v for k, v in rows(0).items()} for n, name in names.items()}
+    root = write(tmp_path / "h", **files)
+    for spelling in ("age", "AGE", "aGe"):
+        assert folder(root, drop=spelling).columns == ("sex = f", "sex = m")
+
+
+def test_of_two_columns_spelled_alike_the_one_as_written_is_dropped(tmp_path):
+    root = write(tmp_path / "h", **every(AGE=range(30)))
+    assert "age" not in folder(root, drop="age").columns and "AGE" in folder(root, drop="age").columns
+
+
+def test_the_label_that_is_not_there_is_asked_for(tmp_path):
+    root = write(tmp_path / "h", **{n: text(rows(0)).replace("label", "ill") for n in SITES})
+    with pytest.raises(InputError, match=r"no label column 'label'.*data\.label=NAME.*age, ill, sex") as caught:
+        folder(root)
+    assert "did you mean" not in str(caught.value)
+
+
+def test_the_label_cannot_be_dropped(tmp_path):
+    with pytest.raises(InputError, match=r"data\.drop: 'label' is the label"):
+        folder(write(tmp_path / "h"), drop="label")
+
+
+def test_without_a_path_the_option_is_named():
+    ended = focusfl("compare", "--data", "folder")
+    assert ended.code == 2 and not ended.faults and "--set data.path=DIR" in ended.err, ended.err
+
+
+@pytest.mark.parametrize("cell", ["#N/A", "#NV", "none", "NULL"])
+def test_what_programs_write_into_empty_cells_is_missing(tmp_path, cell):
+    fed = folder(write(tmp_path / "h", **every(bmi=[cell, *range(29)])))
+    assert "bmi is missing" in fed.columns
+
+
+def test_none_is_a_class_among_words_and_missing_among_numbers(tmp_path):
+    fed = folder(write(tmp_path / "h", **every(label=["none", "mild", "severe"] * 10)))
+    assert fed.labels == ("mild", "none", "severe")
+    assert folder(write(tmp_path / "i", **every(label=["none", 0, 1] * 10))).classes == 2
+
+
+@pytest.mark.parametrize("cell", ["n.d.", "unknown", "--"])
+def test_of_a_stray_word_among_numbers_the_user_is_told_to_leave_the_cell_empty(tmp_path, cell):
+    with pytest.raises(InputError, match=r"row 2 .*'bmi'.*empty"):
+        folder(write(tmp_path / "h", **every(bmi=[cell, *range(29)])))
+
+
+def repeats(root):
+    return [line for line in folder(root).remarks() if "rows" in line]
+
+
+def test_rows_in_training_and_test_data_are_counted(tmp_path):
+    root = write(
+        tmp_path / "h",
+        **{name: rows(e, n=150, bmi=lambda i, e=e: (i * 37 + e * 11) % 499) for e, name in enumerate(SITES)},
+    )
+    assert repeats(root) == []
+    (root / "bern").mkdir()
+    (root / "bern.csv").rename(root / "bern/train.csv")
+    (root / "bern/test.csv").write_bytes((root / "bern/train.csv").read_bytes())
+    assert any("bern (150 of 150)" in line and "too good" in line for line in repeats(root))
+
+
+def test_rows_twice_in_a_file_and_files_of_two_agents_are_counted(tmp_path):
+    plain = {name: rows(e, n=150, bmi=lambda i, e=e: (i * 37 + e * 11) % 499) for e, name in enumerate(SITES)}
+    double = {k: v * 2 for k, v in plain["bern"].items()}
+    assert any(
+        "more than once: bern" in line for line in repeats(write(tmp_path / "h", **plain | {"bern": double}))
+    )
+    copied = repeats(write(tmp_path / "i", **plain | {"chur": plain["aarau"]}))
+    assert any("aarau and chur (150 of 150)" in line for line in copied) and len(copied) == 1

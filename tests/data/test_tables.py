@@ -55,6 +55,44 @@ def test_encodings_are_found_and_guesses_are_told(tmp_path, encoding):
     assert any("x.csv" in line and "UTF-8" in line for line in fed.remarks()) == (encoding in ("cp1252", "latin-1"))
 
 
+def semicolons(cells, other="0,5", label="01" * 20):
+    rows = [f"{cell};{other};{label[i]}" for i, cell in enumerate(cells)]
+    return "\n".join(["dose;x;label", *rows]) + "\n"
+
+
+@pytest.mark.parametrize(
+    "cells, other, row",
+    [
+        (["991,3", "2,5", "1.182", "7"], "1", 4),  # decimal commas in the column
+        (["3", "7", "8", "-1.182"], "0,5", 5),  # in another column of the file
+        (["1.182", "2.500", "3.750", "7,5"], "1", 2),  # more words than numbers
+    ],
+)
+def test_a_point_before_three_digits_is_refused_where_there_are_decimal_commas(tmp_path, cells, other, row):
+    root = write(tmp_path, bern=semicolons(cells, other), chur="dose,x,label\n" + "5.5,1,0\n6.5,2,1\n" * 3)
+    with pytest.raises(InputError, match=rf"bern.csv, row {row} .*'dose': '-?1.182'"):
+        folder(root)
+    assert folder(root, drop="dose").columns == ("x",)
+
+
+@pytest.mark.parametrize("cells, other", [(["1.182", "0.5", "2", "3"], "0,5"), (["1.182", "2", "3", "4"], "1")])
+def test_a_point_is_that_of_a_decimal_where_nothing_speaks_against_it(tmp_path, cells, other):
+    content = semicolons(cells, other)
+    fed = folder(write(tmp_path, a=content, b=content))
+    assert min(abs(x - 1.182) for x in torch.cat([fed.train(0).x, fed.test(0).x])[:, 0].tolist()) < 1e-6
+
+
+def test_thousands_in_new_data_and_in_labels_are_refused_too(tmp_path):
+    plain = "dose,x,label\n" + "5.5,1,0\n6.5,2,1\n" * 3
+    fed = folder(write(tmp_path / "h", a=plain, b=plain))
+    new = write(tmp_path / "new", new=semicolons(["991,3", "1.182"])) / "new.csv"
+    with pytest.raises(InputError, match=r"new.csv, row 3 .*'dose': '1.182'"):
+        fed.inputs.read(new)
+    amounts = semicolons([1, 2, 3], label=["991,3", "1.182", "2"])
+    with pytest.raises(InputError, match=r"a.csv, row 3 .*'label': '1.182'"):
+        folder(write(tmp_path / "i", a=amounts, b=amounts))
+
+
 # --- all problems in one message
 
 
@@ -116,6 +154,8 @@ LABELS = [i % 2 for i in range(N)]
         ("patient_id", range(N), "id"),
         ("PatientNr", range(N), "id"),
         ("patient_id", [0, 1] * 20, "number"),
+        *((name, range(N), "id") for name in ("patnr", "patientid", "pid", "case no.", "nr")),
+        *((name, range(N), "number") for name in ("kidney_no", "platelet_number", "number of visits", "paid")),
         ("patient_age", range(N), "number"),
         ("id", [i / 7 for i in range(N)], "number"),
         ("code", [f"P-{i}" for i in range(N)], "id"),
@@ -238,6 +278,21 @@ def test_the_target_says_how_labels_are_read(tmp_path):
     content = table(x=range(4), label=["ill", "well"] * 2)
     with pytest.raises(InputError, match="'ill' is not a number"):
         folder(write(tmp_path, a=content, b=content), target="number")
+
+
+@pytest.mark.parametrize(
+    "cells, said", [(range(N), True), ([*range(N - 1), 0], False), ([i + 0.5 for i in range(N)], False)]
+)
+def test_whole_numbers_that_all_differ_are_remarked_on(tmp_path, cells, said):
+    content = table(fall=cells, label=LABELS)
+    fed = folder(write(tmp_path, a=content, b=content, c=table(fall=[3] * 10, label=[0, 1] * 5)))
+    assert any("data.drop=fall" in line for line in fed.remarks()) == said and fed.columns == ("fall",)
+    assert ("data.drop=fall" in fed.describe()) == said
+
+
+def test_few_whole_numbers_that_differ_are_not_remarked_on(tmp_path):
+    content = table(fall=range(19), label=LABELS[:19])
+    assert "data.drop" not in folder(write(tmp_path, a=content, b=content)).describe()
 
 
 # --- scaling

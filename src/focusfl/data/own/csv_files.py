@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from focusfl.data.own.numbers import with_point
+from focusfl.data.own.numbers import DECIMAL_COMMA, GROUPED, is_number, with_point
 from focusfl.util.errors import InputError
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -74,11 +74,40 @@ def _cells(header: str, delimiter: str) -> int:
         return 0
 
 
-def csv_rows(path: Path, form: CsvFormat | None = None) -> Iterator[tuple[int, list[str]]]:
+def grouped_cells(path: Path, form: CsvFormat) -> dict[int, tuple[int, str]]:
+    """Return the columns in which 1.182 may be 1182: position -> the row of the first such cell, and the cell.
+
+    Such cells have a point before three digits, in a file with decimal commas. In a column without decimal commas
+    that has a number such as 0.5, the point is that of a decimal.
+    """
+    found: dict[int, tuple[int, str]] = {}
+    commas, points = set[int](), set[int]()
+    if form.delimiter == ",":
+        return found
+    rows = csv_rows(path, form, raw=True)
+    with suppress(InputError):  # the reader of the file tells what is wrong with it
+        next(rows, None)
+        for row, cells in rows:
+            for j, cell in enumerate(cells):
+                if "," in cell and DECIMAL_COMMA.fullmatch(cell.strip()):
+                    commas.add(j)
+                elif "." in cell and GROUPED.fullmatch(cell.strip()):
+                    found.setdefault(j, (row, cell.strip()))
+                elif "." in cell and is_number(cell):
+                    points.add(j)
+    return {j: first for j, first in found.items() if commas and (j in commas or j not in points)}
+
+
+def csv_rows(path: Path, form: CsvFormat | None = None, raw: bool = False) -> Iterator[tuple[int, list[str]]]:
     """Yield (row, cells), the header first. Blank rows are skipped but counted; all rows need the same width.
 
     Columns that are not separated by commas may have decimal commas: 1,5 becomes 1.5. Excel's first line "sep=;" is
     skipped.
+
+    Args:
+        path: The file.
+        form: How it is written, if that is known.
+        raw: Whether decimal commas stay.
 
     Raises:
         InputError: The file cannot be read, or, after all rows that can be used, some have another width.
@@ -96,7 +125,7 @@ def csv_rows(path: Path, form: CsvFormat | None = None) -> Iterator[tuple[int, l
                 if width and len(cells) != width:
                     odd.append((row, len(cells)))
                     continue
-                if width and delimiter != ",":
+                if width and delimiter != "," and not raw:
                     cells = [with_point(cell) for cell in cells]
                 yield row, cells if width else [name.strip() for name in cells]
                 width = len(cells)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,11 +18,12 @@ from focusfl.data.own.contents import MAX_MB, FileContents
 from focusfl.data.own.examples import input_tensors, inputs_of, split_test
 from focusfl.data.own.gather import Gathered, ReadOptions, gather
 from focusfl.data.own.inputs import Inputs
-from focusfl.data.own.labels import MAX_CLASS_LIKE_LABELS, TargetOption, spellings_note
+from focusfl.data.own.labels import MAX_CLASS_LIKE_LABELS, TargetOption, may_be_amounts, spellings_note
 from focusfl.data.own.layout import expanded, find_agents, read_clusters
 from focusfl.data.own.moments import Moments
+from focusfl.data.own.repeats import repeats_notes
 from focusfl.data.own.schema import MissingOption, Schema, listed
-from focusfl.util.errors import Problems, require, require_choice, require_instance, whole_number
+from focusfl.util.errors import InputError, Problems, require, require_choice, require_instance, whole_number
 from focusfl.util.files import visible
 
 Names = str | list[str] | tuple[str, ...]
@@ -88,15 +90,31 @@ class FolderFederation(Federation):
         y = self.all_rows.y
         if self.classes is None:
             return [f"label: {self.inputs.label}, a number from {y.min():.4g} to {y.max():.4g}"]
-        names = self.labels or [str(c) for c in range(self.classes)]
         counts = torch.bincount(y, minlength=self.classes).tolist()
-        each = listed([f"{name} ({n})" for name, n in zip(names, counts, strict=True)])
+        names = self.labels or [str(c) for c in range(self.classes)]
+        each = listed([f"{name} ({n})" for name, n in zip(names, counts, strict=False)])
         return [f"label: {self.inputs.label}, classes (training examples): {each}"]
 
     def remarks(self) -> list[str]:
         """Return how tables were understood, and warnings about what may be misunderstood, one sentence each."""
         schema = [] if self.inputs is None or self.inputs.schema is None else self.inputs.schema.remarks()
-        return [*self.file_notes, *schema, *self._label_remarks(), *self._agent_remarks(), *self._scale_remarks()]
+        return [
+            *self.file_notes,
+            *schema,
+            *self._label_remarks(),
+            *self._agent_remarks(),
+            *self._repeats,
+            *self._scale_remarks(),
+        ]
+
+    @cached_property
+    def _repeats(self) -> list[str]:
+        """Rows of a table that are in both training and test data make results too good."""
+        if self.inputs is None or self.inputs.schema is None:
+            return []
+        widths = [len(column.features) for column in self.inputs.schema.columns if column.features]
+        rows, each = self.all_rows, range(self.E)
+        return repeats_notes(self.agents, [rows.of(e) for e in each], [self.testing.of(e) for e in each], widths)
 
     def _label_remarks(self) -> list[str]:
         lower = [name.casefold() for name in self.labels]
@@ -105,7 +123,16 @@ class FolderFederation(Federation):
             return [
                 f"classes {', '.join(similar)} differ only in capital letters: if they are one, use one spelling"
             ]
-        values = self.training.y.unique() if self.classes is None else torch.zeros(0)
+        found = self.training.y.unique() if self.training.y.dim() == 1 else torch.zeros(0)
+        if len(found) == 1 and self.inputs is not None and self.inputs.kind == "a table":
+            label = self.labels[int(found[0])] if self.labels else f"{found[0].item():g}"
+            return [f"all training labels are {label}, so there is nothing to learn"]
+        if self.classes is not None and not self.labels and self.inputs is not None:
+            n = len(self.training.y)
+            if self.inputs.kind in ("a table", "text") and may_be_amounts(len(found), n):
+                what = f"{len(found)} different whole numbers in {n} training examples"
+                return [f"label: {self.inputs.label}, {what}, read as classes; data.target=number makes amounts"]
+        values = found if self.classes is None else torch.zeros(0)
         if 0 < len(values) <= MAX_CLASS_LIKE_LABELS and bool((values % 1 == 0).all()):
             kind = f"decimal numbers such as {float(values[0])}"
             return [f"the labels are {kind}, so this is regression; data.target=class makes classes"]
@@ -151,7 +178,7 @@ class FolderFederation(Federation):
 
 
 def folder(
-    path: str | Path,
+    path: str | Path = "",
     seed: int = 0,
     test: float = 0.2,
     label: str = "label",
@@ -194,6 +221,8 @@ def folder(
     Example:
         ``fed = folder("hospitals", label="diagnosis")``
     """
+    if path == "":
+        raise InputError("data.path is missing: --set data.path=DIR names the folder with one entry per agent")
     require_instance("path", path, (str, Path), "the folder of your data")
     seed = whole_number("data.seed", seed, 0)
     require("data.test", test, lambda share: 0 < share < 1, "a share between 0 and 1")
@@ -239,7 +268,7 @@ def folder(
         labels=files.labels,
         columns=() if schema is None else schema.features,
         inputs=inputs_of(files.parts[0], training.x, label, text, encode is not None, schema),
-        file_notes=_file_notes(files.parts),
+        file_notes=(*_file_notes(files.parts), *_identifiers_note(files.identifiers)),
         root=root,
     )
     return _scale(fed, moments) if scale and moments is not None else fed
@@ -271,6 +300,14 @@ def _file_notes(parts: list[FileContents]) -> tuple[str, ...]:
     lines = notes.lines()
     more = [f"and {len(lines) - MAX_NOTES} more notes on files"] * (len(lines) > MAX_NOTES)
     return (*lines[:MAX_NOTES], *more, *spellings_note(parts))
+
+
+def _identifiers_note(names: tuple[str, ...]) -> list[str]:
+    """Say which columns of numbers may be identifiers: a network could learn patients by heart from them."""
+    if not names:
+        return []
+    what = "whole numbers that all differ within every file, as identifiers do"
+    return [f"{what}: {listed(names)}; if they are, data.drop={','.join(names)} leaves them out"]
 
 
 def _filled(rows: Rows, schema: Schema) -> Rows:

@@ -14,10 +14,18 @@ from torch import Tensor
 
 from focusfl.data.own.contents import MAX_MB, FileContents
 from focusfl.data.own.examples import aligned, usual
-from focusfl.data.own.labels import TargetOption, encode_labels, missing_label, with_labels
+from focusfl.data.own.labels import (
+    TargetOption,
+    encode_labels,
+    missing_label,
+    refuse_amounts,
+    require_different,
+    with_labels,
+)
 from focusfl.data.own.layout import read_agent
 from focusfl.data.own.numbers import looks_like_number
-from focusfl.data.own.schema import DIFFERENT, MissingOption, Schema, infer
+from focusfl.data.own.schema import DIFFERENT, MissingOption, Schema, infer, like_identifiers
+from focusfl.data.own.table_files import simplified
 from focusfl.util.errors import Problems, nearest
 from focusfl.util.progress import count_progress
 
@@ -55,12 +63,14 @@ class Gathered(NamedTuple):
         y: The labels of each file, in the order of the agents.
         labels: The names of the classes, if the labels are words.
         schema: What the columns of tables are; None for other kinds.
+        identifiers: Columns of numbers that may be identifiers.
     """
 
     agents: list[list[FileContents]]
     y: list[Tensor]
     labels: tuple[str, ...]
     schema: Schema | None
+    identifiers: tuple[str, ...] = ()
 
     @property
     def parts(self) -> list[FileContents]:
@@ -89,11 +99,12 @@ def gather(places: Sequence[Path], root: Path, reading: ReadOptions, problems: P
     if parts:
         with problems.collect():
             y, labels = encode_labels(parts, reading.target)
+            refuse_amounts(parts, reading.target)
     _check_dropped([part for agent in read for part in agent], reading, problems)
     first = usual(parts) if parts else None
     found = [[aligned(part, first, problems) for part in agent] for agent in agents if first is not None]
     sound = [[part for part in agent if part is not None] for agent in found]
-    schema = None
+    schema, identifiers = None, tuple[str, ...]()
     if first is not None and first.kind == "a table":
         with problems.collect():
             schema = infer([agent[0] for agent in sound if agent], (), reading.categorical, reading.missing)
@@ -102,13 +113,16 @@ def gather(places: Sequence[Path], root: Path, reading: ReadOptions, problems: P
             f"data.categorical = {', '.join(reading.categorical)}: expected nothing: the files are {first.kind}"
         )
     if schema is not None:
+        identifiers = like_identifiers(schema, [agent[0] for agent in sound if agent])
         _check_numbers_as_words(schema, [part for agent in sound for part in agent], reading, problems)
         for part in (part for agent, kept in zip(agents, found, strict=True) for part in _odd(agent, kept)):
             known = replace(schema, columns=tuple(c for c in schema.columns if c.name in part.columns))
             known.encode(part, problems)
         sound = [[replace(part, x=schema.encode(part, problems)) for part in agent] for agent in sound]
     problems.report()
-    return Gathered(sound, y, labels, schema)
+    if schema is not None:
+        require_different(root, labels)
+    return Gathered(sound, y, labels, schema, identifiers)
 
 
 def _read(places: Sequence[Path], root: Path, reading: ReadOptions, problems: Problems) -> list[list[FileContents]]:
@@ -149,10 +163,12 @@ def _odd(agent: list[FileContents], kept: list[FileContents | None]) -> list[Fil
 
 def _check_dropped(parts: list[FileContents], reading: ReadOptions, problems: Problems) -> None:
     known = {name for part in parts for name in (*part.columns, *part.dropped)}
-    gone = {name for part in parts for name in part.dropped}
+    gone = {simplified(name) for part in parts for name in part.dropped}
     kinds = {part.kind for part in parts}
-    for name in (name for name in reading.drop if name not in gone):
-        if kinds & {"a table", "text"}:
+    for name in (name for name in reading.drop if simplified(name) not in gone):
+        if kinds & {"a table", "text"} and simplified(name) == simplified(reading.label):
+            problems.add(f"data.drop: {name!r} is the label (data.label), which is no feature: leave it out here")
+        elif kinds & {"a table", "text"}:
             problems.add(f"data.drop: no column {name!r}: {nearest(name, known)}")
         else:
             problems.add(f"data.drop = {name}: expected nothing: the files are {parts[0].kind}")

@@ -25,9 +25,9 @@ from focusfl.data.check import as_inputs
 from focusfl.data.federation import Federation
 from focusfl.data.own.arrays import read_npz_arrays
 from focusfl.data.own.contents import MAX_MB, FileContents, with_inputs
-from focusfl.data.own.csv_files import csv_rows
+from focusfl.data.own.csv_files import csv_format, csv_rows, grouped_cells
 from focusfl.data.own.entries import require_regular
-from focusfl.data.own.numbers import parse_cell
+from focusfl.data.own.numbers import not_a_number, number_hint, parse_cell
 from focusfl.data.own.schema import Schema
 from focusfl.data.own.table import Table, cell_value, number_word
 from focusfl.data.own.table_files import check_names, is_unnamed, parquet_columns
@@ -176,6 +176,8 @@ class Inputs:
         self._require(str(path), columns, wanted)
         counted = "counting the header" if suffix == ".csv" else "counting from 1"
         contents, notes = FileContents(path, self.kind, [], labels or [], places, counted, wanted), list[str]()
+        if suffix == ".csv":
+            self._require_clear(path, wanted)
         if self.kind == "text":
             texts: list[str] = with_inputs(contents, columns[self.text]).x
             x = self._encoded(texts, encode)
@@ -195,6 +197,17 @@ class Inputs:
             if name not in wanted
         }
         return NewData(x, labels, others, partial(contents.at, column=self.label), tuple(notes))
+
+    def _require_clear(self, path: Path, wanted: Sequence[str]) -> None:
+        """Refuse a column of numbers in which 1.182 may be 1182."""
+        known = {} if self.schema is None else {column.name: column.kind for column in self.schema.columns}
+        grouped = grouped_cells(path, csv_format(path))
+        header = next(csv_rows(path))[1] if grouped and self.kind == "a table" else []
+        for name in (name for name in wanted if name in header and known.get(name, "number") == "number"):
+            if header.index(name) in grouped:
+                row, cell = grouped[header.index(name)]
+                where = f"{path}, row {row} (counting the header), column {name!r}"
+                raise not_a_number(cell, where, number_hint(cell))
 
     def _table_columns(self, where: str, found: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the columns of a table that the model needs."""

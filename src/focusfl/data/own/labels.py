@@ -6,18 +6,23 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from focusfl.data.own.contents import FileContents
-from focusfl.data.own.numbers import parse_number
+from focusfl.data.own.numbers import looks_like_number, parse_number
 from focusfl.data.own.table import cell_value, is_missing, number_word
 from focusfl.util.errors import InputError, Problems, require
 
 TargetOption = Literal["auto", "class", "number"]
 MAX_CLASSES = 10_000
+MANY_LABELS = 20  # more different whole numbers may be meant as amounts, and so may ...
+SEVERAL_LABELS = 10  # ... more than these, if there are fewer than ...
+LABELS_PER_CLASS = 3  # ... so many examples of each
+NEARLY = 0.95  # share of labels that differ or look like numbers, from which on all are taken to
 MAX_CLASS_LIKE_LABELS = 10  # so few different floats, all of them whole numbers, may be meant as classes
 
 
@@ -59,9 +64,12 @@ def with_labels(part: FileContents, is_gap: Callable[[Any], bool] = is_missing) 
 
 
 def missing_label(parts: Sequence[FileContents]) -> Callable[[Any], bool]:
-    """Return what tells whether a cell is a missing label; - is none if other labels are +."""
-    signs = any(isinstance(label, str) and label.strip() == "+" for part in parts for label in part.y)
-    return (lambda label: is_missing(label) and str(label).strip() != "-") if signs else is_missing
+    """Return what tells whether a cell is a missing label; - is none if others are +, nor is none among words."""
+    written = [label.strip() for part in parts for label in part.y if isinstance(label, str)]
+    kept = {"-"} if "+" in written else set[str]()
+    if any(isinstance(cell_value(label), str) for label in written):
+        kept.add("none")
+    return (lambda label: is_missing(label) and str(label).strip() not in kept) if kept else is_missing
 
 
 def encode_labels(parts: list[FileContents], target: TargetOption = "auto") -> tuple[list[Tensor], tuple[str, ...]]:
@@ -104,6 +112,53 @@ def encode_labels(parts: list[FileContents], target: TargetOption = "auto") -> t
         require("the number of classes", len(names), len(names) <= MAX_CLASSES, f"at most {MAX_CLASSES}")
         return [torch.tensor([known[label] for label in labels]) for labels in y], names
     return [torch.tensor([label if is_class else float(label) for label in labels]) for labels in y], ()
+
+
+def require_different(root: Path, words: Sequence[str]) -> None:
+    """Refuse a folder with a single class, if classes are words.
+
+    Args:
+        root: The folder, for the message.
+        words: The names of the classes, if the labels are words.
+    """
+    if len(words) == 1:
+        hint = "add examples of other classes, or name another label column with data.label"
+        raise InputError(f"{root}: all labels are {words[0]!r}, so there is nothing to learn; {hint}")
+
+
+def may_be_amounts(different: int, n: int) -> bool:
+    """Whether n labels with so many different values may be amounts rather than classes.
+
+    >>> may_be_amounts(21, 10_000), may_be_amounts(12, 30), may_be_amounts(12, 100), may_be_amounts(5, 10)
+    (True, True, False, False)
+    """
+    return different > MANY_LABELS or (different > SEVERAL_LABELS and n < LABELS_PER_CLASS * different)
+
+
+def refuse_amounts(parts: Sequence[FileContents], target: TargetOption) -> None:
+    """Refuse tables and texts whose labels cannot be meant as classes: nearly all differ, or look like amounts.
+
+    Args:
+        parts: All files.
+        target: See `folder`; with "class" or "number" the user has decided.
+    """
+    if target != "auto" or parts[0].kind not in ("a table", "text"):
+        return
+    pairs = [(part, i, label) for part in parts for i, label in enumerate(label_values(part, target))]
+    different = {label for *_, label in pairs}
+    if not may_be_amounts(len(different), len(pairs)):
+        return
+    part, i, first = pairs[0]
+    how = "data.target=number reads them as amounts, data.target=class as classes all the same"
+    if all(isinstance(label, int) for label in different) and len(different) >= NEARLY * len(pairs):
+        many = f"{len(different)} of {len(pairs)} labels are different"
+        raise InputError(f"{part.at(i)}: label {first} and the others cannot be classes: {many}; {how}")
+    words = [place for place in pairs if isinstance(place[2], str)]
+    alike = [place for place in words if looks_like_number(place[2])]
+    if alike and len(alike) >= NEARLY * len(words):
+        part, i, first = alike[0]
+        how = "write them as 1234.5, and they are amounts; data.target=class makes classes of them as they are"
+        raise InputError(f"{part.at(i)}: labels {first!r} and others look like numbers: {how}")
 
 
 def class_names(files: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], dict[str, int]]:

@@ -11,7 +11,9 @@ from focusfl.util.errors import InputError
 Number = TypeVar("Number", int, float)
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?", re.ASCII)
 DIGITS = r"(\d+([.,]\d+)?|\d{1,3}([,.' ]\d{3})+([.,]\d+)?)"
-NUMBER_LIKE = re.compile(rf"[<>~]?=?\s?[+-]?{DIGITS}\s?%?", re.ASCII)
+GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}", re.ASCII)  # 1.182, which may be 1182
+CURRENCY = r"(CHF|EUR|USD|GBP|Fr\.|[€$£])"
+NUMBER_LIKE = re.compile(rf"([<>~]?=?|{CURRENCY})\s?[+-]?{DIGITS}\s?(%|{CURRENCY})?", re.ASCII)
 
 
 def parse_number(kind: Callable[[str], Number], cell: str) -> Number:
@@ -37,8 +39,8 @@ def is_number(cell: str) -> bool:
 def looks_like_number(word: str) -> bool:
     """Whether a word is a number that is written in another way: 1,5 or 1'000.50 or 1.000,50 or 12 % or <0.5.
 
-    >>> [looks_like_number(word) for word in ("1,5", "1'000", "1.000,5", "12 %", "<0.5", "A1", "1-2", "31.1.24")]
-    [True, True, True, True, True, False, False, False]
+    >>> [looks_like_number(word) for word in ("1,5", "1'000", "1.000,5", "12 %", "<0.5", "CHF 7", "A1", "1-2")]
+    [True, True, True, True, True, True, False, False]
     """
     return NUMBER_LIKE.fullmatch(word) is not None
 
@@ -72,3 +74,20 @@ def with_point(cell: str) -> str:
     ['1.5', ' -0.25', '3e1', 'a,b', '1,2,3']
     """
     return cell.replace(",", ".") if "," in cell and DECIMAL_COMMA.fullmatch(cell.strip()) else cell
+
+
+def number_hint(word: str) -> str:
+    """Say what to do with a word among numbers.
+
+    >>> number_hint("1.182")
+    'may be 1182, as there are decimal commas too; write decimals with a point, and nothing between thousands'
+    """
+    if GROUPED.fullmatch(word):
+        whole = word.replace(".", "")
+        how = "write decimals with a point, and nothing between thousands"
+        return f"may be {whole}, as there are decimal commas too; {how}"
+    return (
+        "write decimals with a point"
+        if "," in word
+        else "correct it, or leave the cell empty if the value is missing"
+    )

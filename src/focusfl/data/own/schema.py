@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from focusfl.data.own.contents import FileContents
-from focusfl.data.own.numbers import not_a_number
+from focusfl.data.own.numbers import not_a_number, number_hint
 from focusfl.data.own.table import Table
 from focusfl.util.errors import InputError, Problems, nearest
 
@@ -39,8 +39,24 @@ FEW_VALUES = 20  # a column of words is a category if it has so few different on
 CELLS_PER_VALUE = 10  # ... one for so many cells
 MAX_VALUES = 1_000  # of a category
 MAX_NAMES = 12  # in one remark
-ID_WORDS = {"id", "ids", "uuid", "guid", "mrn"}  # anywhere in a name
-LAST_ID_WORDS = {"nr", "no", "number", "num", "patient", "record", "case", "key"}  # at the end of a name
+ID_WORDS = {"id", "ids", "pid", "uuid", "guid", "mrn"}  # anywhere in a name
+LAST_ID_WORDS = {"patient", "record", "case", "key"}  # at the end of a name
+NUMBER_WORDS = {"nr", "no", "number", "num"}  # alone, or after what is numbered:
+NUMBERED = {
+    "pat",
+    "patient",
+    "person",
+    "subject",
+    "record",
+    "case",
+    "visit",
+    "admission",
+    "study",
+    "sample",
+    "insurance",
+}
+JOINED = re.compile(f"({'|'.join(sorted(NUMBERED))})({'|'.join(sorted(ID_WORDS | NUMBER_WORDS | {'key'}))})")
+FEW_ROWS = 20  # of a file; in larger ones, whole numbers that all differ are remarked on
 DAY = r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))"
 DATE = re.compile(DAY + r"([T ]\d{1,2}:\d{2}(:\d{2})?.*)?", re.ASCII)
 
@@ -139,7 +155,7 @@ class Schema:
         words: dict[int, str] = file.x.words[j]
         if words:
             i = min(words)
-            hint = "write decimals with a point" if "," in words[i] else "correct it or fill it in"
+            hint = number_hint(words[i])
             hint += "; data.categorical makes categories" if training else ""
             others = listed(sorted({word for word in words.values() if word != words[i]}))
             hint += f"; nor are {others}" if others else f"; {len(words)} such cells" if len(words) > 1 else ""
@@ -388,12 +404,29 @@ def _differ(different: int, cells: int) -> bool:
 def _is_id_name(name: str) -> bool:
     """Whether a column is called like an identifier.
 
-    >>> [_is_id_name(name) for name in ("ID", "patient_id", "PatientID", "case no.", "patient age", "paid")]
-    [True, True, True, True, False, False]
+    >>> [_is_id_name(name) for name in ("ID", "patient_id", "PatientID", "patnr", "case no.", "nr", "pid")]
+    [True, True, True, True, True, True, True]
+    >>> [_is_id_name(name) for name in ("patient age", "paid", "kidney_no", "platelet number")]
+    [False, False, False, False]
     """
     split = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
     words = [word.lower() for word in split]
-    return bool(words) and (not ID_WORDS.isdisjoint(words) or words[-1] in LAST_ID_WORDS)
+    if not words:
+        return False
+    if not ID_WORDS.isdisjoint(words) or words[-1] in LAST_ID_WORDS or JOINED.fullmatch(words[-1]):
+        return True
+    return words[-1] in NUMBER_WORDS and (len(words) == 1 or words[-2] in NUMBERED)
+
+
+def like_identifiers(schema: Schema, files: Sequence[FileContents]) -> tuple[str, ...]:
+    """Return the numbers of a schema that are whole and all different in every file of at least 20 rows."""
+    large = [file.x for file in files if len(file.x) >= FEW_ROWS]
+    found = []
+    for name in (column.name for column in schema.columns if column.kind == "number" and large):
+        counts = [Counts.of(table, name) for table in large]
+        if all(c.numbers >= FEW_ROWS and not c.fractions and c.different_numbers == c.numbers for c in counts):
+            found.append(name)
+    return tuple(found)
 
 
 def listed(names: Sequence[str]) -> str:

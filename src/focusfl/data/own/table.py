@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MISSING = frozenset(("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "?", "-", "<NA>", "NaT"))
+MISSING = frozenset(
+    ("", "NA", "N/A", "n/a", "#N/A", "#NV", "NaN", "nan", "null", "NULL", "None", "none", "?", "-", "<NA>", "NaT")
+)
 TRUTH = {"true": 1.0, "false": 0.0}
 
 

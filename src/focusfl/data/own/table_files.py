@@ -9,16 +9,19 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from focusfl.data.own.contents import MAX_MB, FileContents, optional_package, require_size, with_inputs
-from focusfl.data.own.csv_files import csv_format, csv_rows
-from focusfl.data.own.numbers import is_number, parse_number
+from focusfl.data.own.csv_files import csv_format, csv_rows, grouped_cells
+from focusfl.data.own.numbers import GROUPED, is_number, not_a_number, number_hint, parse_number
 from focusfl.data.own.table import Table, cell_value
-from focusfl.util.errors import InputError, Problems, nearest
+from focusfl.util.errors import InputError, Problems
+
+CLOSE_LABEL = 0.75  # how alike the name of a column must be to be suggested as the label
 
 
 def read_csv(
@@ -36,6 +39,12 @@ def read_csv(
     texts: list[str] = []
     y: list[str] = []
     contents = about.contents(path, y, places, "counting the header", form.notes(path))
+    grouped = grouped_cells(path, form)
+    if label_position in grouped:
+        row, cell = grouped[label_position]
+        where = f"{path}, row {row} (counting the header), column {about.label!r}"
+        raise not_a_number(cell, where, number_hint(cell))
+    unclear = [k for k, j in enumerate(positions) if j in grouped]
     for row, cells in rows:
         places.append(row)
         y.append(cells[label_position].strip())
@@ -46,6 +55,10 @@ def read_csv(
             values.extend([parse_number(float, cells[j]) for j in positions])
         except ValueError:
             values.extend(_numbers([cells[j] for j in positions], words, len(y) - 1))
+        for k in unclear:
+            if GROUPED.fullmatch(cell := cells[positions[k]].strip()):
+                words[k][len(y) - 1] = sys.intern(cell)
+                values[k - len(positions)] = math.nan
     if kind == "text":
         return [with_inputs(contents, texts)]
     numbers = np.array(values).reshape(len(y), len(positions))
@@ -153,11 +166,12 @@ def _check_header(path: Path, header: Sequence[str], label: str, text: str, drop
     named = [name for name in header if not is_unnamed(name)]
     found = label if label in named else only_alike(label, named)
     if header and not found:
-        hint = nearest(label, named)
+        hint = _label_hint(label, named)
         if named and all(is_number(name) for name in named):
             hint = "the first row has only numbers: write the names of the columns above it"
         problems.add(f"{path}: no label column {label!r} (data.label): {hint}")
-    dropped = tuple(name for name in named if name in drop and name != found)
+    chosen = {name if name in named else only_alike(name, named) for name in drop}
+    dropped = tuple(name for name in named if name in chosen and name != found)
     features = tuple(name for name in named if name not in (found, *dropped))
     if text != "text" and text in features and len(features) > 1:
         others = ",".join(name for name in features if name != text)
@@ -168,6 +182,18 @@ def _check_header(path: Path, header: Sequence[str], label: str, text: str, drop
     problems.report()
     notes = [f"column {j + 1} has no name and is left out" for j, name in enumerate(header) if is_unnamed(name)]
     return Header("text" if features == (text,) else "a table", found, features, dropped, tuple(notes))
+
+
+def _label_hint(label: str, named: Sequence[str]) -> str:
+    """Say which column may be meant as the label, or that the user has to name it.
+
+    >>> _label_hint("diagnoses", ["age", "diagnosis"]), _label_hint("label", ["age", "ill"])
+    ("did you mean 'diagnosis'? Known: age, diagnosis", 'data.label=NAME says which it is. Known: age, ill')
+    """
+    lower = {name.casefold(): name for name in named}
+    close = get_close_matches(label.casefold(), lower, n=1, cutoff=CLOSE_LABEL)
+    hint = f"did you mean {lower[close[0]]!r}?" if close else "data.label=NAME says which it is."
+    return f"{hint} Known: {', '.join(sorted(named))}"
 
 
 def only_alike(name: str, names: Sequence[str]) -> str:
