@@ -124,9 +124,7 @@ class Row(TypedDict):
     faa90: NotRequired[Number]  # 95th minus 5th percentile of the excess risks, with many agents
     faa90_interval: NotRequired[IntervalRow]
     faa_correlation: NotRequired[dict[str, Number]]  # of the noise of two methods' FAA, by the other method
-    gap_se: NotRequired[
-        dict[str, Items[Number | None]]
-    ]  # [E] standard errors of differences in loss, by the other method
+    gap_se: NotRequired[dict[str, Items[Number | None]]]  # [E] of differences in loss, by the other method
 
     # Only in the results of `focusfl sweep`
     point: NotRequired[dict[str, Any]]  # the values of the swept options
