@@ -45,16 +45,33 @@ def repeats_notes(
         if many(repeated, len(a), len(a) // 2, SHARE):  # each pair counts once
             twice.append(f"{name} ({repeated} of {len(a)})")
     pairs = []
-    for i, one in enumerate(each):
-        for name, other in zip(agents[:i], each[:i], strict=True):
-            n, least = len(np.intersect1d(one, other, assume_unique=True)), min(len(one), len(other))
-            if many(n, least, max(len(one), len(other)), MOST):
-                pairs.append(f"{name} and {agents[i]} ({n} of {least})")
+    for i, j, n in in_common(each):
+        least, most = sorted((len(each[i]), len(each[j])))
+        if many(n, least, most, MOST):
+            pairs.append(f"{agents[i]} and {agents[j]} ({n} of {least})")
     good = "the test results are then too good"
     lines = [f"test rows that are training rows of the same agent: {listed(shared)}; {good}"] if shared else []
     if twice:
         lines.append(f"training rows that occur more than once: {listed(twice)}")
     return lines + [f"agents that share most of their rows: {listed(pairs)}; {good}"] * bool(pairs)
+
+
+def in_common(each: Sequence[Hashes]) -> list[tuple[int, int, int]]:
+    """Return i, j and the number of rows that both have, for each pair of agents i < j that share any.
+
+    Args:
+        each: The hashes of each agent's rows, without repetitions.
+
+    >>> in_common([np.array([1, 2], np.uint64), np.array([7], np.uint64), np.array([2, 3], np.uint64)])
+    [(0, 2, 1)]
+    """
+    from scipy.sparse import csr_array, triu  # takes a moment to import
+
+    agent = np.repeat(np.arange(len(each)), [len(rows) for rows in each])
+    row = np.unique(np.concatenate(each), return_inverse=True)[1]
+    has = csr_array((np.ones(len(row), np.int64), (agent, row)))
+    shared = triu(has @ has.T, k=1).tocoo()
+    return sorted(zip(shared.row.tolist(), shared.col.tolist(), shared.data.tolist(), strict=True))
 
 
 def alike_by_chance(training: Sequence[Data], widths: Sequence[int]) -> float:
