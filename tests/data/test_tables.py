@@ -1,6 +1,7 @@
 """Tables as they are: separators, encodings, identifiers, dates, categories, missing cells."""
 
 import csv
+import warnings
 from random import Random
 
 import numpy as np
@@ -410,7 +411,11 @@ def test_five_hospitals_from_their_files_to_predictions(tmp_path):
     assert [row["patient"] for row in predicted] == [row[0] for row in rows]
     trained = ff.load(model)
     frame = {name: [row[j] for row in rows] for j, name in enumerate(HEAD)}
-    p = trained.predict("bern", frame)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        p = trained.predict("bern", frame)
+    told = [str(w.message) for w in warned]
+    assert any("'sex'" in line and "d" in line for line in told) and any("'age'" in line for line in told)
     assert [f"{v:.6f}" for v in p[:, 0].tolist()] == [row["p_ill"] for row in predicted]
     with pytest.raises(InputError, match="data frame or a dict"):
         trained.predict("bern", [[71.0, 150.0]])

@@ -302,7 +302,7 @@ def test_labels_that_cannot_be_read_are_named_with_their_row(saved, tmp_path):
 def test_cells_and_columns_get_advice_that_fits_predict(saved, tmp_path):
     new = tmp_path / "new.csv"
     for content, message in (
-        ("age,pressure\n60,high\n", "'high' is not a number (correct it or fill it in"),
+        ("age,pressure\n60,high\n", "'high' is not a number (correct it, or leave"),
         ('age,pressure\n60,"150,5"\n', "'150,5' is not a number (write decimals with a point)"),
         ("age,presure\n60,120\n", "no column pressure, which the model was trained on; did you mean 'presure'"),
     ):
