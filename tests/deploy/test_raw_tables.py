@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.deploy import ENV, SHORT_PAUSES, free_ports, running, wait_until
+from helpers.deploy import ENV, SHORT_PAUSES, free_ports, is_listening, running, wait_until
 from helpers.raw_tables import write_site
 
 import focusfl as ff
@@ -57,7 +57,7 @@ def test_raw_tables_of_three_processes_give_the_numbers_of_a_folder(tmp_path: Pa
             node = [BIN / "flower-supernode", "--insecure", "--superlink", link, "--host", "127.0.0.1"]
             node += ["--port", ports.supernode + e, "--node-config", f'agent={e} data="{tables / f"{e}.csv"}"']
             stack.enter_context(running(node, tmp_path / f"node-{e}.log", **env))
-        wait_until(lambda: "Uvicorn running" in log.read_text() or "HTTP" in log.read_text(), log)
+        wait_until(lambda: is_listening(ports.superlink), log)
         started = subprocess.run([BIN / "flwr", "run", app, "here"], env=ENV | env, capture_output=True, text=True)
         assert started.returncode == 0, started.stdout + started.stderr
         wait_until((out / "results.json").exists, log)

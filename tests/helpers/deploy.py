@@ -103,6 +103,14 @@ def status(
             return None
 
 
+def is_listening(port: int) -> bool:
+    """Say whether a server accepts connections at a port of this machine."""
+    with suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        return True
+    return False
+
+
 def wait_until(ready: Callable[[], bool], log: Path, seconds: float = 600) -> None:
     """Wait until `ready()` is true; after so many seconds, fail and show the end of the log."""
     end = time.monotonic() + seconds
