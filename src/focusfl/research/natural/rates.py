@@ -53,7 +53,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m focusfl.research.natural.rates", description=__doc__)
     parser.add_argument("--data", default=",".join(NATURAL), help="data sets, separated by commas")
-    parser.add_argument("--seeds", type=int, default=5, help="how many seeds (default: 5, half an hour for all)")
+    parser.add_argument("--seeds", type=int, default=5, help="how many seeds (default: 5, a quarter of an hour)")
     asked = parser.parse_args()
     lines = [line(name, range(asked.seeds)) for name in asked.data.split(",")]
     print(grid(["data", *map(str, RATES), "auto against the best fixed rate", "difference"], lines))
